@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/size.h"
 #include "base/status.h"
 #include "block/layer_group.h"
 #include "daemon/call.h"
@@ -50,6 +51,13 @@ void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
   arena->set_shared(place.shared);
   arena->set_file_bytes(place.file_bytes);
   arena->set_adopted_pages(CounterOf(stats, kAdoptedPages));
+  arena->set_path(place.path);
+  arena->set_limited_to(place.limited_to.value_or(0));
+  for (const block::NamedCount& share : cache_->RamShares()) {
+    v1::Count* to = reply->add_ram_shares();
+    to->set_name(share.name);
+    to->set_value(share.value);
+  }
 }
 
 AdminService::Reactor* AdminService::ListSpaces(Context* context,
@@ -209,6 +217,7 @@ AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetCo
 void AdminService::WriteConfig(v1::GetConfigReply* reply) const {
   reply->set_epoch(cache_->epoch());
   reply->set_version(version_);
+  base::MutexLock lock(settings_mutex_);
   for (const Setting& setting : settings_) {
     v1::GetConfigReply::Setting* to = reply->add_settings();
     to->set_name(setting.name);
@@ -278,11 +287,23 @@ AdminService::Reactor* AdminService::SetBudgets(Context* context,
   });
 }
 
+void AdminService::NoteBudget(const char* name, uint64_t bytes) {
+  if (bytes == 0) return;
+  base::MutexLock lock(settings_mutex_);
+  for (Setting& setting : settings_) {
+    if (setting.name != name) continue;
+    setting.value = base::FormatExact(bytes);
+    setting.source = "budget";
+  }
+}
+
 absl::Status AdminService::DoSetBudgets(const v1::SetBudgetsRequest& request,
                                         v1::SetBudgetsReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(const block::BudgetState state,
                            cache_->SetBudgets(request.ram_bytes(), request.ssd_bytes()));
   reply->set_epoch(cache_->epoch());
+  NoteBudget("ram", request.ram_bytes());
+  NoteBudget("ssd", request.ssd_bytes());
   reply->set_ram_budget_bytes(state.ram_budget_bytes);
   reply->set_ram_used_bytes(state.ram_used_bytes);
   reply->set_ram_over_bytes(state.ram_over_bytes);

@@ -7,6 +7,7 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "base/mutex.h"
 #include "cache/cache.h"
 #include "daemon/config.h"
 #include "daemon/dispatch.h"
@@ -65,6 +66,8 @@ class AdminService final : public v1::Admin::CallbackService {
   void AddOtherHosts(const block::SpaceIdentity& against, v1::ListSpacesReply* reply);
   absl::Status DoClear(const v1::ClearRequest& request, v1::ClearReply* reply);
   absl::Status DoSetBudgets(const v1::SetBudgetsRequest& request, v1::SetBudgetsReply* reply);
+  // Notes a budget that SetBudgets has set, for GetConfig. Does nothing for 0.
+  void NoteBudget(const char* name, uint64_t bytes) PREFIXD_EXCLUDES(settings_mutex_);
   absl::Status DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
                                 v1::SetSpaceLimitsReply* reply);
   absl::Status DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const;
@@ -74,7 +77,8 @@ class AdminService final : public v1::Admin::CallbackService {
   Sessions* const sessions_;
   Dispatch* const dispatch_;
   const std::string version_;
-  const std::vector<Setting> settings_;
+  mutable base::Mutex settings_mutex_;
+  std::vector<Setting> settings_ PREFIXD_GUARDED_BY(settings_mutex_);  // SetBudgets changes them
 };
 
 }  // namespace prefixd::daemon

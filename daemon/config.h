@@ -44,6 +44,7 @@ enum class SsdMode { kAuto, kOff, kSize };
 
 struct Config {
   std::string socket;                // path, "auto" resolved
+  bool make_socket_folder = false;   // the last folder of an "auto" path
   std::string admin_socket;          // path, "auto" resolved; empty = none
   std::optional<gid_t> admin_group;  // may use it beside the daemon's user and root; nullopt = none
   std::string listen;                // host:port; empty = no TCP
@@ -83,7 +84,7 @@ struct Config {
   int max_sessions = 0;
 
   std::vector<Setting> settings;     // all of them, in the order of --help
-  std::vector<std::string> unknown;  // PREFIXD_* variables that are no setting: likely typos
+  std::vector<std::string> unknown;  // PREFIXD_* variables that are no setting, with a hint
 
   // Sets the effective value of setting `name` that people see.
   void Echo(const std::string& name, const std::string& value);

@@ -120,6 +120,37 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   return options;
 }
 
+// Puts the effective budgets behind shares and "auto" ("20%: 3.6 GiB"). A size stays as it is
+// written.
+void EchoBudgets(const Budgets& budgets, Config* config) {
+  const auto echo = [&](const char* name, uint64_t bytes) {
+    for (const Setting& setting : config->settings) {
+      if (setting.name == name) {
+        return config->Echo(name, absl::StrCat(setting.value, ": ", base::FormatBytes(bytes)));
+      }
+    }
+  };
+  if (config->ram.percent > 0) echo("ram", budgets.ram_bytes);
+  if (budgets.ssd_bytes == 0) {
+    config->Echo("ssd", "off");
+  } else if (config->ssd_mode == SsdMode::kAuto || config->ssd.percent > 0) {
+    echo("ssd", budgets.ssd_bytes);
+  }
+}
+
+absl::StatusOr<ServerClaims> ClaimSockets(const Config& config) {
+  if (config.make_socket_folder) {
+    std::error_code error;  // Claim says that there is none
+    std::filesystem::create_directory(std::filesystem::path(config.socket).parent_path(), error);
+  }
+  ServerClaims claims;
+  PREFIXD_ASSIGN_OR_RETURN(claims.socket, SocketGuard::Claim(config.socket));
+  if (!config.admin_socket.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(claims.admin_socket, SocketGuard::Claim(config.admin_socket));
+  }
+  return claims;
+}
+
 void LogSettings(const Config& config) {
   for (const Setting& setting : config.settings) {
     spdlog::info("config {}={} ({})", setting.name, setting.value, setting.source);
@@ -144,6 +175,8 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 absl::Status Program::Open() {
   config_ = given_;
   const auto start = std::chrono::steady_clock::now();
+  // First: a second daemon on a socket makes nothing before it finds that out.
+  PREFIXD_ASSIGN_OR_RETURN(ServerClaims claims, ClaimSockets(config_));
   std::string missing;
   if (config_.ssd_mode != SsdMode::kOff) {
     PREFIXD_ASSIGN_OR_RETURN(missing, MissingStore(config_.ssd_id_file, config_.directory));
@@ -155,8 +188,7 @@ absl::Status Program::Open() {
   PREFIXD_ASSIGN_OR_RETURN(const Machine machine, MeasureMachine(config_.directory));
   Budgets budgets = PlanBudgets(config_, machine);
   if (!missing.empty()) budgets.ssd_off_why = missing;
-  config_.Echo("ram", std::to_string(budgets.ram_bytes));
-  config_.Echo("ssd", budgets.ssd_bytes == 0 ? "off" : std::to_string(budgets.ssd_bytes));
+  EchoBudgets(budgets, &config_);
   spdlog::info("prefixd {} starts, pid {}", kVersion, ::getpid());
   LogSettings(config_);
   spdlog::info("ram tier: {} of {} available", base::FormatBytes(budgets.ram_bytes),
@@ -208,11 +240,13 @@ absl::Status Program::Open() {
                               .message_bytes = MessageBytes(budgets.ram_bytes),
                               .version = kVersion,
                               .settings = config_.settings};
-  PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options));
+  PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options, std::move(claims)));
   if (metrics_ != nullptr) {
     metrics_->Show(
         std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); }));
   }
+  LookAtArena();
+  NameArena();
   LogStart(start);
   return absl::OkStatus();
 }
@@ -266,6 +300,29 @@ void Program::CountLogLoss() {
   counted_ = loss;
 }
 
+void Program::NameArena() const {
+  const cache::ArenaPlace arena = cache_->arena();
+  if (!arena.shared) return;
+  const std::string socket = std::filesystem::absolute(config_.socket).lexically_normal().string();
+  const absl::Status named = base::WriteOwnFile(arena.path + ".locks/socket", socket + "\n");
+  if (!named.ok()) spdlog::debug("arena: {}", std::string(named.message()));
+}
+
+void Program::LookAtArena() {
+  const cache::ArenaPlace arena = cache_->arena();
+  if (arena.limited_to.has_value() == arena_limited_) return;
+  arena_limited_ = arena.limited_to.has_value();
+  const std::string folder = std::filesystem::path(arena.path).parent_path().string();
+  if (!arena_limited_) {
+    spdlog::info("arena: {} has room for all of it again", folder);
+    return;
+  }
+  spdlog::warn(
+      "arena limited by {}: {}, of the {} that the RAM budget gives it; pages beyond that are "
+      "evicted. Give the tmpfs room, name a file on another one (--arena), or lower --ram",
+      folder, base::FormatBytes(*arena.limited_to), base::FormatBytes(arena.capacity_bytes));
+}
+
 int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
   HeapTrim heap_trim;
@@ -282,6 +339,7 @@ int Program::ServeUntilSignal() {
     if (std::chrono::steady_clock::now() >= next_look) {
       next_look = std::chrono::steady_clock::now() + kLookInterval;
       CountLogLoss();
+      LookAtArena();
       if (cache_->CouldHaveArena()) return 0;
     }
     if (!logs || std::chrono::steady_clock::now() < next_log) continue;

@@ -45,11 +45,14 @@ class Program {
   void LogStopping(int signal) const;
   void LogStats() const;
   void CountLogLoss();
+  void NameArena() const;  // writes beside the arena whose it is, for prefixctl arenas
+  void LookAtArena();      // logs when its tmpfs begins or ends to limit it
 
   const Config given_;
   Config config_;  // `given_` with what Open found
   bool has_ssd_ = false;
-  LogLoss counted_;  // log losses that the cache has counted
+  bool arena_limited_ = false;  // by its tmpfs, as of the last look
+  LogLoss counted_;             // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<Server> server_;            // after the cache that it serves, so destroyed first
   std::unique_ptr<MetricsEndpoint> metrics_;  // null: none; shows the cache, so destroyed first

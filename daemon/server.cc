@@ -77,10 +77,10 @@ class GrpcServer final : public Server {
   ~GrpcServer() override { Stop(); }
 
   // Opens the admin socket first: whoever waits for the workers' socket finds both.
-  absl::Status Listen() {
-    PREFIXD_RETURN_IF_ERROR(ListenForPeople());
+  absl::Status Listen(ServerClaims claims) {
+    PREFIXD_RETURN_IF_ERROR(ListenForPeople(std::move(claims.admin_socket)));
     PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
-    return ListenForWorkers();
+    return ListenForWorkers(std::move(claims.socket));
   }
   int port() const override { return port_; }
   bool idle() const override { return dispatch_.idle(); }
@@ -100,8 +100,8 @@ class GrpcServer final : public Server {
 
  private:
   const Token* token() const { return options_.token.has_value() ? &*options_.token : nullptr; }
-  absl::Status ListenForWorkers();
-  absl::Status ListenForPeople();
+  absl::Status ListenForWorkers(std::optional<SocketGuard> claim);
+  absl::Status ListenForPeople(std::optional<SocketGuard> claim);
   absl::Status ListenOnTcp();
 
   cache::Cache* const cache_;
@@ -151,9 +151,9 @@ absl::Status CannotListen(const std::string& where) {
       absl::StrCat("server: cannot listen on ", where, ": in use, or not allowed"));
 }
 
-absl::Status GrpcServer::ListenForWorkers() {
+absl::Status GrpcServer::ListenForWorkers(std::optional<SocketGuard> claim) {
   if (options_.socket.empty()) return absl::OkStatus();
-  PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket));
+  PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket, {}, std::move(claim)));
   if (!fd_path_.empty()) {  // opened before any worker is told of it
     PREFIXD_ASSIGN_OR_RETURN(
         fd_socket_,
@@ -176,13 +176,14 @@ absl::Status GrpcServer::ListenForWorkers() {
   return absl::OkStatus();
 }
 
-absl::Status GrpcServer::ListenForPeople() {
+absl::Status GrpcServer::ListenForPeople(std::optional<SocketGuard> claim) {
   if (options_.admin_socket.empty()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(
       admin_listener_,
-      UnixListener::Listen(options_.admin_socket,
-                           {.mode = options_.admin_group.has_value() ? 0660u : 0600u,
-                            .group = options_.admin_group}));
+      UnixListener::Listen(
+          options_.admin_socket,
+          {.mode = options_.admin_group.has_value() ? 0660u : 0600u, .group = options_.admin_group},
+          std::move(claim)));
   grpc::ServerBuilder builder;
   Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(admin_messages_);
@@ -218,7 +219,8 @@ absl::Status GrpcServer::ListenOnTcp() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
-                                                      const ServerOptions& options) {
+                                                      const ServerOptions& options,
+                                                      ServerClaims claims) {
   static std::once_flag once;
   std::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
@@ -228,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
   auto server = std::make_unique<GrpcServer>(cache, options);
-  PREFIXD_RETURN_IF_ERROR(server->Listen());
+  PREFIXD_RETURN_IF_ERROR(server->Listen(std::move(claims)));
   return std::unique_ptr<Server>(std::move(server));
 }
 

@@ -15,6 +15,7 @@
 
 #include "cache/cache.h"
 #include "daemon/config.h"
+#include "daemon/socket_guard.h"
 #include "daemon/stream_limit.h"
 #include "daemon/token.h"
 #include "wire/limits.h"
@@ -40,6 +41,11 @@ struct ServerOptions {
   std::vector<Setting> settings;  // for GetConfig
 };
 
+// The paths of a server, claimed before its cache is opened; what is not claimed, Start claims.
+struct ServerClaims {
+  std::optional<SocketGuard> socket, admin_socket;
+};
+
 // Thread-safe. Serves from Start until Stop or destruction.
 class Server {
  public:
@@ -47,7 +53,8 @@ class Server {
   // made, a group that the daemon cannot give its socket to. InvalidArgument: a path longer than a
   // unix socket's may be, TCP without a token.
   static absl::StatusOr<std::unique_ptr<Server>> Start(cache::Cache* cache,
-                                                       const ServerOptions& options);
+                                                       const ServerOptions& options,
+                                                       ServerClaims claims = {});
   virtual ~Server() = default;
 
   // Returns the port of TCP; 0 without TCP.

@@ -58,6 +58,7 @@ std::string Get(const Environment& environment, const char* name) {
 
 absl::Status ApplySocket(const std::string& value, const Environment& environment, Config* config) {
   if (value != "auto") return ReadText(value, &config->socket);
+  config->make_socket_folder = true;
   constexpr const char* kSystem = "/run/prefixd";
   const std::string runtime = Get(environment, "XDG_RUNTIME_DIR");
   if (::geteuid() == 0 || ::access(kSystem, W_OK) == 0) {

@@ -127,8 +127,10 @@ absl::StatusOr<SocketGuard> SocketGuard::Claim(const std::string& path,
   PREFIXD_RETURN_IF_ERROR(base::CheckWay(path, "socket: " + path));
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  std::filesystem::create_directories(folder, error);
-  if (error) return Failed(path, absl::StrCat("cannot make its folder: ", error.message()));
+  if (!std::filesystem::is_directory(folder, error)) {
+    return Failed(path, absl::StrCat("the folder ", folder.string(),
+                                     " is not there: make it, or name another path"));
+  }
   PREFIXD_ASSIGN_OR_RETURN(const int fd, LockBeside(path, wait));
   SocketGuard guard(fd);
   base::NameHolder(guard.fd_, 0);

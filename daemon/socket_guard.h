@@ -13,10 +13,10 @@ namespace prefixd::daemon {
 // that died. The lock file stays: removing it would let two daemons lock two files of one name.
 class SocketGuard {
  public:
-  // Makes the folder, locks PATH.lock, removes a dead socket. FailedPrecondition: another daemon
-  // owns the path, or a file that is not a socket stands there. InvalidArgument: the path is longer
-  // than a unix socket's may be. Unavailable: the lock or the socket is still in use after `wait`,
-  // although no living process is known to have it.
+  // Locks PATH.lock, removes a dead socket. FailedPrecondition: the folder is not there, another
+  // daemon owns the path, or a file that is not a socket stands there. InvalidArgument: the path is
+  // longer than a unix socket's may be. Unavailable: the lock or the socket is still in use after
+  // `wait`, although no living process is known to have it.
   static absl::StatusOr<SocketGuard> Claim(const std::string& path,
                                            const base::LockWait& wait = LoggedWait());
   // Returns the usual wait, which the log tells of.

@@ -80,12 +80,14 @@ absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAcce
   return absl::FailedPreconditionError(absl::StrCat("socket: cannot listen on ", path, ": ", why));
 }
 
-absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(const std::string& path,
-                                                                   const SocketAccess& access) {
-  PREFIXD_ASSIGN_OR_RETURN(SocketGuard guard, SocketGuard::Claim(path));
+absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(
+    const std::string& path, const SocketAccess& access, std::optional<SocketGuard> claim) {
+  if (!claim.has_value()) {
+    PREFIXD_ASSIGN_OR_RETURN(claim, SocketGuard::Claim(path));
+  }
   PREFIXD_ASSIGN_OR_RETURN(const int listener, ListenAt(path, SOCK_STREAM, access));
   const int wake = ::eventfd(0, EFD_CLOEXEC);
-  return std::unique_ptr<UnixListener>(new UnixListener(std::move(guard), path, listener, wake));
+  return std::unique_ptr<UnixListener>(new UnixListener(*std::move(claim), path, listener, wake));
 }
 
 UnixListener::UnixListener(SocketGuard guard, std::string path, int listener, int wake)

@@ -42,9 +42,11 @@ struct SocketAccess {
 // Accepts on one thread of its own. Not thread-safe.
 class UnixListener {
  public:
-  // Errors as SocketGuard::Claim and ListenAt; nobody is accepted before Start.
-  static absl::StatusOr<std::unique_ptr<UnixListener>> Listen(const std::string& path,
-                                                              const SocketAccess& access = {});
+  // Claims the path unless `claim` has it. Errors as SocketGuard::Claim and ListenAt; nobody is
+  // accepted before Start.
+  static absl::StatusOr<std::unique_ptr<UnixListener>> Listen(
+      const std::string& path, const SocketAccess& access = {},
+      std::optional<SocketGuard> claim = std::nullopt);
   ~UnixListener() { Close(); }
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;

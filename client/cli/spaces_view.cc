@@ -1,6 +1,6 @@
 // prefixctl spaces:
 //
-//   space         model     block  formats  blocks  tokens  ends      ram      ssd  ram only
+//   space         model     block  formats  blocks  tokens  ends      ram ssd unpacked  ram only
 //   3f2a9c0d11e4  kjv-7.7m     64  raw/f16      48   3,064     4  9.3 MiB  9.3 MiB       0 B
 #include <algorithm>
 #include <cstdio>
@@ -106,7 +106,7 @@ std::string SpaceTable(const google::protobuf::RepeatedPtrField<v1::SpaceStats>&
                {"tokens", Align::kRight},
                {"ends", Align::kRight},
                {"ram", Align::kRight},
-               {"ssd", Align::kRight},
+               {"ssd unpacked", Align::kRight},
                {"ram only", Align::kRight}});
   for (const v1::SpaceStats& space : spaces) {
     table.AddRow({ShortId(space.space_id()), space.model(), CountText(space.block_tokens()),

@@ -75,6 +75,30 @@ std::string Budgets(const v1::GetStatsReply& stats) {
   return text;
 }
 
+// Returns what the parts of the RAM budget are for, or "" if the daemon does not say.
+std::string Shares(const v1::GetStatsReply& stats) {
+  uint64_t pages = 0;
+  std::string rest;
+  for (const v1::Count& share : stats.ram_shares()) {
+    if (share.name() == "arena") pages = share.value();
+    if (share.name() == "arena" || share.value() == 0) continue;
+    absl::StrAppend(&rest, rest.empty() ? "" : ", ", share.name(), " ",
+                    base::FormatBytes(share.value()));
+  }
+  if (rest.empty()) return "";
+  return absl::StrCat("ram  ", base::FormatBytes(pages),
+                      " of the budget are for pages; the rest: ", rest, "\n");
+}
+
+// Returns a line that says why the arena will not become as large as its budget, or "".
+std::string Limited(const v1::GetStatsReply& stats) {
+  if (stats.arena().limited_to() == 0) return "";
+  const std::string path = stats.arena().path();
+  return absl::StrCat("arena limited by ", path.substr(0, path.find_last_of('/')), ": ",
+                      base::FormatBytes(stats.arena().limited_to()),
+                      "; give that tmpfs room, or name a file on another one with --arena\n");
+}
+
 std::string Arena(const v1::GetStatsReply& stats) {
   if (!stats.arena().shared()) {
     return "arena  private: pages travel by Fetch and Put (prefixctl config and prefixd's log say "
@@ -83,6 +107,29 @@ std::string Arena(const v1::GetStatsReply& stats) {
   return absl::StrCat("arena  shared: workers on this host read in place; ",
                       Plural(stats.arena().adopted_pages(), "page"),
                       " adopted from the prefixd before\n");
+}
+
+// Returns what is left of the cache after each kind of end.
+std::string Survival(const v1::GetStatsReply& stats) {
+  const bool shared = stats.arena().shared();
+  const bool ssd = stats.ssd_budget_bytes() > 0;
+  const std::string on_ssd =
+      ssd ? absl::StrCat("what is on ssd too, all but ", base::FormatBytes(stats.dirty_bytes()))
+          : "nothing";
+  Table table({{"survives"}, {"stop"}, {"kill -9"}, {"reboot, power cut"}});
+  table.AddRow({"pages in ram",
+                shared ? "yes, in the arena's file" : (ssd ? "yes, saved to ssd" : "nothing"),
+                shared ? "yes, in the arena's file" : on_ssd, on_ssd});
+  if (ssd) table.AddRow({"pages on ssd", "yes", "yes", "yes"});
+  table.AddRow({"pins, budgets", "no", "no", "no"});
+  return table.Text();
+}
+
+// Returns what "delivered" counts. A worker that maps the arena is sent nothing.
+const char* Delivered(const v1::GetStatsReply& stats) {
+  const bool in_place = stats.arena().shared() && CounterValue(stats, "tokens.delivered") <
+                                                      CounterValue(stats, "tokens.restorable");
+  return in_place ? "copied to workers; the others were read in place" : "copied to workers";
 }
 
 std::string Tokens(const v1::GetStatsReply& stats) {
@@ -95,7 +142,7 @@ std::string Tokens(const v1::GetStatsReply& stats) {
   };
   row("matched", "known prefix");
   row("restorable", "with all their bytes");
-  row("delivered", "sent to workers");
+  row("delivered", Delivered(stats));
   row("used", "not computed again");
   return "tokens since start\n" + table.Text(2);
 }
@@ -123,8 +170,11 @@ std::string StatusView(const StatusInput& input) {
       absl::StrCat("prefixd ", PrintableText(stats.version()), " at ", input.address, ": ",
                    input.health, ", up ", UptimeText(stats.uptime_s()), "\n\n");
   text += Budgets(stats);
+  text += Shares(stats);
   text += Arena(stats);
+  text += Limited(stats);
   text += RemoteLines(stats);
+  absl::StrAppend(&text, "\n", Survival(stats));
   absl::StrAppend(&text, "\n", Plural(stats.sessions(), "session"), ", ",
                   Plural(stats.leases(), "lease"), " of ", base::FormatBytes(stats.leased_bytes()),
                   ", ", Plural(stats.reservations(), "reservation"), "\n", NotShared(stats), "\n");

@@ -64,4 +64,13 @@ std::string FormatBytes(uint64_t bytes) {
   return text;
 }
 
+std::string FormatExact(uint64_t bytes) {
+  const Unit* best = &kUnits[0];
+  for (const Unit& unit : kUnits) {
+    const auto size = static_cast<uint64_t>(unit.bytes);
+    if (bytes > 0 && bytes % size == 0 && unit.bytes > best->bytes) best = &unit;
+  }
+  return absl::StrCat(bytes / static_cast<uint64_t>(best->bytes), best->name);
+}
+
 }  // namespace prefixd::base

@@ -21,4 +21,8 @@ absl::StatusOr<Size> ParseSize(const std::string& text);
 // Returns "13.5 MiB", "512 B", "2.0 GiB".
 std::string FormatBytes(uint64_t bytes);
 
+// Returns the same number in the largest unit in which it is whole: "1536MiB", "2GB", "1000001".
+// ParseSize reads it back.
+std::string FormatExact(uint64_t bytes);
+
 }  // namespace prefixd::base

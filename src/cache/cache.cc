@@ -42,8 +42,23 @@ void Cache::CountLatency(const char* name, uint64_t us) { parts_->context.counte
 
 ArenaPlace Cache::arena() const {
   const ram::Arena& arena = *parts_->context.arena;
-  if (!arena.shared()) return {.held_by_another = parts_->context.arena_held};
-  return {.shared = true, .file_bytes = arena.file_bytes(), .data_offset = arena.data_offset()};
+  const uint64_t capacity = parts_->context.SharesNow().arena_bytes;
+  if (!arena.shared()) {
+    return {.held_by_another = parts_->context.arena_held, .capacity_bytes = capacity};
+  }
+  return {.shared = true,
+          .path = parts_->context.options.arena_path,
+          .file_bytes = arena.file_bytes(),
+          .data_offset = arena.data_offset(),
+          .capacity_bytes = capacity,
+          .limited_to = arena.LimitedTo()};
+}
+
+std::vector<block::NamedCount> Cache::RamShares() const {
+  const BudgetShares shares = parts_->context.SharesNow();
+  return {{"arena", shares.arena_bytes},         {"index", shares.index_bytes},
+          {"in_flight", shares.in_flight_bytes}, {"history", shares.history_bytes},
+          {"staging", shares.staging_bytes},     {"ssd", shares.ssd_bytes}};
 }
 
 bool Cache::CouldHaveArena() const {

@@ -164,9 +164,13 @@ struct SessionFiles {
 };
 struct ArenaPlace {
   bool shared = false;
+  std::string path{};  // of the file, if it is shared
   uint64_t file_bytes = 0;
   uint64_t data_offset = 0;
   bool held_by_another = false;  // not shared, because another process had the file
+  uint64_t capacity_bytes = 0;   // what the RAM budget gives it
+  // What the tmpfs of a shared arena lets it have now, if that is less; else nullopt.
+  std::optional<uint64_t> limited_to{};
 };
 
 struct OpenedSpace {
@@ -280,6 +284,8 @@ class Cache {
   uint64_t epoch() const;
 
   ArenaPlace arena() const;
+  // Returns how the RAM budget is cut: the most that each part may take. Their sum is the budget.
+  std::vector<block::NamedCount> RamShares() const;
   // The arena was held by another process when this cache was opened, which went without, and is
   // free now: a cache that is opened anew has it.
   bool CouldHaveArena() const;

@@ -41,6 +41,11 @@ void Context::CountEvicted(const index::Evicted& evicted) {
   if (evicted.dropped_pages > 0) counters.Add("pages.dropped", evicted.dropped_pages);
 }
 
+BudgetShares Context::SharesNow() const {
+  const uint64_t budget = ram_budget_bytes;
+  return budget == options.ram_budget_bytes ? shares : Recut(budget, shares).value_or(shares);
+}
+
 absl::Status Context::OpenArena() {
   if (!options.arena_path.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd(), true));

@@ -72,6 +72,7 @@ struct Context {
   base::HoldGauge longest_hold;  // of the tables' mutexes
 
   BudgetShares shares;  // as cut by Open
+  BudgetShares SharesNow() const;
   std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;
   std::atomic<uint64_t> index_share_bytes{0}, in_flight_share_bytes{0};  // as they are now
   std::atomic<uint64_t> in_flight_bytes{0};  // in the hands of calls: pieces, records, buffers

@@ -190,6 +190,9 @@ class Arena {
   absl::Status Resize(uint64_t capacity_bytes) PREFIXD_EXCLUDES(mutex_);
   // Returns the bytes of slabs in service and tables beyond the capacity.
   uint64_t OverBytes() const PREFIXD_EXCLUDES(mutex_);
+  // Returns the bytes that the tmpfs lets the file have, now. nullopt if that is the capacity or
+  // more, or the arena is private.
+  std::optional<uint64_t> LimitedTo() const PREFIXD_EXCLUDES(mutex_);
   // Gives one more slab its memory ahead of need, so that Allocate need not wait for fallocate.
   // Returns false if every slab that fits is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);

@@ -206,6 +206,12 @@ uint64_t Arena::OverBytes() const {
   return BackedBytes() - std::min(BackedBytes(), capacity_bytes_);
 }
 
+std::optional<uint64_t> Arena::LimitedTo() const {
+  const std::optional<uint64_t> room = file_ == nullptr ? std::nullopt : file_->RoomBytes();
+  base::MutexLock lock(mutex_);
+  return room < capacity_bytes_ ? room : std::nullopt;
+}
+
 std::optional<SlabRange> Arena::SlabToRetire() const {
   base::MutexLock lock(mutex_);
   const auto count = static_cast<uint32_t>(slabs_.size());

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -75,6 +76,16 @@ bool SharedFile::HasRoom(uint64_t bytes) const {
   struct statfs mount = {};
   if (fstatfs(fd(), &mount) != 0 || mount.f_blocks == 0) return true;  // no limit
   return mount.f_bavail * static_cast<uint64_t>(mount.f_bsize) >= bytes;
+}
+
+std::optional<uint64_t> SharedFile::RoomBytes() const {
+  struct statfs mount = {};
+  struct stat status = {};
+  if (fstatfs(fd(), &mount) != 0 || mount.f_blocks == 0 || fstat(fd(), &status) != 0) {
+    return std::nullopt;
+  }
+  return mount.f_bavail * static_cast<uint64_t>(mount.f_bsize) +
+         static_cast<uint64_t>(status.st_blocks) * 512;
 }
 
 void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -45,6 +46,9 @@ class SharedFile {
   static uint64_t LeastCapacity(uint64_t slab_bytes, uint64_t slabs);
 
   int fd() const { return fd_.get(); }
+  // Returns the bytes that the tmpfs lets the file have: what it has and what is free. nullopt
+  // without a limit.
+  std::optional<uint64_t> RoomBytes() const;
   const std::string& replaced_why() const { return replaced_why_; }
   block::ArenaHeader* header() const { return At<block::ArenaHeader>(0); }
   block::SlotRecord* slots() const { return At<block::SlotRecord>(header()->slots_offset); }

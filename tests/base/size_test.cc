@@ -30,6 +30,17 @@ TEST(SizeTest, EveryUnitIsRead) {
   EXPECT_EQ(BytesOf("0"), 0u);
 }
 
+TEST(SizeTest, AnExactTextHasTheUnitsInWhichTheSizeWasGiven) {
+  for (const char* text : {"0", "7B", "300MiB", "2GiB", "1536MiB", "200MB", "2GB", "1000001B"}) {
+    const uint64_t bytes = BytesOf(text);
+    EXPECT_EQ(BytesOf(FormatExact(bytes)), bytes) << text;
+  }
+  EXPECT_EQ(FormatExact(BytesOf("300MiB")), "300MiB");
+  EXPECT_EQ(FormatExact(BytesOf("1.5GiB")), "1536MiB");
+  EXPECT_EQ(FormatExact(BytesOf("2GB")), "2GB");
+  EXPECT_EQ(FormatExact(1'000'001), "1000001");
+}
+
 TEST(SizeTest, APercentageIsOfSomethingElse) {
   const absl::StatusOr<Size> size = ParseSize("20%");
   ASSERT_TRUE(size.ok());

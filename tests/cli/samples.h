@@ -172,6 +172,11 @@ inline v1::GetStatsReply SampleStats() {
   stats.mutable_arena()->set_shared(true);
   stats.mutable_arena()->set_file_bytes(uint64_t{240} << 20);
   stats.mutable_arena()->set_adopted_pages(1'024);
+  stats.mutable_arena()->set_path("/dev/shm/prefixd-1.arena");
+  AddCount("arena", uint64_t{200} << 20, stats.mutable_ram_shares());
+  AddCount("index", uint64_t{16} << 20, stats.mutable_ram_shares());
+  AddCount("staging", uint64_t{40} << 20, stats.mutable_ram_shares());
+  AddCount("ssd", 0, stats.mutable_ram_shares());
   return stats;
 }
 

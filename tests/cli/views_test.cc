@@ -18,10 +18,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kSpaceTable[] =
-    "space         model       block  formats              blocks  tokens  ends       ram       ssd"
-    "  ram only\n"
-    "3f0000000000  Qwen3-0.6B     64  mlx_affine/8/64/f16      10     447     4  26.7 MiB  13.0 MiB"
-    "  13.0 MiB\n";
+    "space         model       block  formats              blocks  tokens  ends       ram"
+    "  ssd unpacked  ram only\n"
+    "3f0000000000  Qwen3-0.6B     64  mlx_affine/8/64/f16      10     447     4  26.7 MiB"
+    "      13.0 MiB  13.0 MiB\n";
 
 std::string Status(const v1::GetStatsReply& stats) {
   return StatusView({.address = "unix:///run/p.sock", .health = "serving", .stats = stats});
@@ -33,7 +33,13 @@ TEST(StatusViewTest, IsOneScreen) {
 
 ram  [########------------]  42.2 %  108.0 MiB of 256.0 MiB  arena 104.0 MiB, index 4.0 MiB
 ssd  [##------------------]   9.8 %  100.0 MiB of 1.0 GiB    13.0 MiB in RAM only
+ram  200.0 MiB of the budget are for pages; the rest: index 16.0 MiB, staging 40.0 MiB
 arena  shared: workers on this host read in place; 1,024 pages adopted from the prefixd before
+
+survives       stop                      kill -9                   reboot, power cut
+pages in ram   yes, in the arena's file  yes, in the arena's file  what is on ssd too, all but 13.0 MiB
+pages on ssd   yes                       yes                       yes
+pins, budgets  no                        no                        no
 
 2 sessions, 1 lease of 13.0 MiB, 0 reservations
 
@@ -41,7 +47,7 @@ tokens since start
   requested   12,345          asked for by workers
   matched     10,000  81.0 %  known prefix
   restorable   9,999  81.0 %  with all their bytes
-  delivered    9,998  81.0 %  sent to workers
+  delivered    9,998  81.0 %  copied to workers; the others were read in place
   used         9,990  80.9 %  not computed again
 saved 9,990 tokens of prefill, 12.4 s
 
@@ -56,6 +62,38 @@ TEST(StatusViewTest, OfAFreshDaemonHasNoHitRate) {
   EXPECT_THAT(text, HasSubstr("ssd  off: what is cached is lost at a reboot\n"));
   EXPECT_THAT(text, HasSubstr("  matched     0  -  known prefix\n"));
   EXPECT_THAT(text, HasSubstr("no spaces yet: no worker has opened one\n"));
+}
+
+TEST(StatusViewTest, OneTableSaysWhatSurvivesWhat) {
+  v1::GetStatsReply stats = SampleStats();
+  stats.set_ssd_budget_bytes(0);
+  EXPECT_THAT(Status(stats), HasSubstr("pages in ram   yes, in the arena's file  "
+                                       "yes, in the arena's file  nothing\n"));
+  EXPECT_THAT(Status(stats), Not(HasSubstr("pages on ssd")));
+  stats.mutable_arena()->set_shared(false);
+  EXPECT_THAT(Status(stats), HasSubstr("pages in ram   nothing  nothing  nothing\n"));
+  stats.set_ssd_budget_bytes(1 << 30);
+  EXPECT_THAT(Status(stats), HasSubstr("pages in ram   yes, saved to ssd  "
+                                       "what is on ssd too, all but 13.0 MiB  "
+                                       "what is on ssd too, all but 13.0 MiB\n"));
+}
+
+TEST(StatusViewTest, NothingDeliveredAfterAHitIsSaidToBeReadInPlace) {
+  v1::GetStatsReply stats = SampleStats();
+  for (v1::Count& counter : *stats.mutable_counters()) {
+    if (counter.name() == "tokens.delivered") counter.set_value(0);
+  }
+  EXPECT_THAT(Status(stats), HasSubstr("copied to workers; the others were read in place\n"));
+  stats.mutable_arena()->set_shared(false);
+  EXPECT_THAT(Status(stats), Not(HasSubstr("in place")));
+}
+
+TEST(StatusViewTest, ALimitedArenaStandsOut) {
+  v1::GetStatsReply stats = SampleStats();
+  EXPECT_THAT(Status(stats), Not(HasSubstr("limited")));
+  stats.mutable_arena()->set_limited_to(60 << 20);
+  EXPECT_THAT(Status(stats),
+              HasSubstr("arena limited by /dev/shm: 60.0 MiB; give that tmpfs room"));
 }
 
 TEST(StatusViewTest, APrivateArenaIsTold) {

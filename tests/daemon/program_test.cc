@@ -199,13 +199,13 @@ TEST_F(ProgramTest, T8AStartRightAfterAKillWaitsForEachLockThatLingersAndAdopts)
   }
   ::kill(killed, SIGKILL);
   ASSERT_EQ(Wait(killed), -SIGKILL);
-  const std::vector<std::string> paths = {arena_path_ + ".locks/owner",
+  const std::vector<std::string> paths = {dir_.path() + "/s.lock", arena_path_ + ".locks/owner",
                                           dir_.path() + "/ssd/prefixd.lock",
-                                          dir_.path() + "/s.lock", dir_.path() + "/s.fd.lock"};
+                                          dir_.path() + "/s.fd.lock"};
   LingeringLocks locks(paths);
   Start(Args());
   for (size_t i = 0; i < paths.size(); ++i) {
-    const std::string lock = i == 0 ? arena_path_ : i == 1 ? dir_.path() + "/ssd" : paths[i];
+    const std::string lock = i == 1 ? arena_path_ : i == 2 ? dir_.path() + "/ssd" : paths[i];
     const std::string line =
         absl::StrCat(lock, " is locked by process ", killed, ", which has ended: waiting up to");
     ASSERT_TRUE(Says(line)) << line << "\n" << Log();
