@@ -10,10 +10,13 @@
 #include <fstream>
 #include <memory>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 
 #include "base/bytes.h"
 #include "base/checksum.h"
+#include "base/nearest.h"
 #include "base/status.h"
 #include "daemon/fd_socket.h"
 #include "daemon/listen_address.h"
@@ -42,6 +45,26 @@ bool IsSetting(const std::string& name) {
                      [&](const SettingRule& rule) { return name == rule.name; });
 }
 
+std::vector<std::string> SettingNames() {
+  std::vector<std::string> names;
+  for (const SettingRule& rule : Settings()) names.emplace_back(rule.name);
+  return names;
+}
+
+// Returns a hint for the first argument that is no flag of prefixd but is like one, or "".
+std::string FlagHint(const std::vector<std::string>& args) {
+  std::vector<std::string> known = SettingNames();
+  known.insert(known.end(), {"config", "help", "version"});
+  for (const std::string& arg : args) {
+    if (!arg.starts_with("--")) continue;
+    const std::string name = arg.substr(2, arg.find('=') - 2);
+    if (std::ranges::find(known, name) == known.end()) {
+      return base::DidYouMean(name, known, "--");
+    }
+  }
+  return "";
+}
+
 struct Flags {
   Values given;
   std::string config_file;
@@ -52,6 +75,7 @@ struct Flags {
 // syntax; LoadConfig decides the order.
 absl::StatusOr<Flags> ReadFlags(std::vector<std::string> args) {
   Flags flags;
+  const std::string hint = FlagHint(args);
   CLI::App app(
       "prefixd: the prefix cache beside LLM workers. Settings come from flags, PREFIXD_* "
       "variables\n"
@@ -85,13 +109,29 @@ absl::StatusOr<Flags> ReadFlags(std::vector<std::string> args) {
     flags.print = std::string("prefixd ") + kVersion + "\n";
     return flags;
   } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(error.what(), "; prefixd --help lists what is accepted"));
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), hint, hint.empty() ? "; " : " ",
+                                                   "prefixd --help lists what is accepted"));
   }
   for (const auto& [rule, option] : options) {
     if (option->count() > 0) flags.given[rule->name] = values[rule->name];
   }
   return flags;
+}
+
+// Returns ", line 3" for the line that sets `name` for the `nth` time, or last; "" if none does.
+// `name` includes its section ("daemon.ram"), the line does not.
+std::string LineOf(const std::string& path, const std::string& name, int nth) {
+  const std::string key = name.substr(name.rfind('.') + 1);
+  std::ifstream file(path);
+  int number = 0, found = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    if (!absl::StartsWith(text, key)) continue;
+    const absl::string_view rest = absl::StripLeadingAsciiWhitespace(text.substr(key.size()));
+    if (absl::StartsWith(rest, "=") && nth-- > 0) found = number;
+  }
+  return found == 0 ? "" : absl::StrCat(", line ", found);
 }
 
 absl::StatusOr<Values> ReadFile(const std::string& path) {
@@ -109,13 +149,14 @@ absl::StatusOr<Values> ReadFile(const std::string& path) {
       continue;  // a section begins or ends; the names of its keys include it
     const std::string name = item.fullname();
     if (!IsSetting(name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("config: ", path, " sets \"", name,
-                       "\", which is not a setting; prefixd --help lists them"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "config: ", path, LineOf(path, name, 1), " sets \"", name, "\", which is not a setting",
+          base::DidYouMean(name.substr(name.rfind('.') + 1), SettingNames()),
+          " prefixd --help lists them"));
     }
     if (item.inputs.size() != 1 || values.contains(name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("config: ", path, " must give ", name, " one value, once"));
+      return absl::InvalidArgumentError(absl::StrCat("config: ", path, LineOf(path, name, 2),
+                                                     " must give ", name, " one value, once"));
     }
     values[name] = item.inputs.front();
   }
@@ -133,6 +174,14 @@ Setting Choose(const SettingRule& rule, const Values& flags, const Environment& 
   return {name, rule.default_value, "default"};
 }
 
+// Returns " (did you mean PREFIXD_RAM?)" or "".
+std::string Hint(const std::string& variable) {
+  std::vector<std::string> known;
+  for (const std::string& name : SettingNames()) known.push_back(VariableName(name));
+  const std::string nearest = base::Nearest(variable, known);
+  return nearest.empty() ? "" : absl::StrCat(" (did you mean ", nearest, "?)");
+}
+
 std::vector<std::string> UnknownVariables(const Environment& environment) {
   std::vector<std::string> unknown;
   for (const auto& [name, value] : environment) {
@@ -145,7 +194,7 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
     constexpr std::array kOthers = {"PREFIXD_CONFIG", "PREFIXD_SERVER", "PREFIXD_ADMIN",
                                     "PREFIXD_SALT", "PREFIXD_LIBRARY"};
     const bool other = std::ranges::find(kOthers, name) != kOthers.end();
-    if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name);
+    if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name + Hint(name));
   }
   return unknown;
 }
@@ -221,8 +270,12 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
     const Setting& setting =
         config.settings.emplace_back(Choose(rule, flags.given, environment, file));
     if (absl::Status status = rule.apply(setting.value, environment, &config); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(setting.name, " (", setting.source, "): ", std::string(status.message())));
+      const std::string where =
+          setting.source == "file"
+              ? absl::StrCat(" ", flags.config_file, LineOf(flags.config_file, setting.name, 1))
+              : "";
+      return absl::InvalidArgumentError(absl::StrCat(setting.name, " (", setting.source, where,
+                                                     "): ", std::string(status.message())));
     }
   }
   config.unknown = UnknownVariables(environment);

@@ -60,6 +60,24 @@ TEST_F(ConfigTest, TheShippedFileHoldsEveryDefault) {
   }
 }
 
+std::string Shipped(const std::string& name) {
+  std::ifstream file(PREFIXD_SOURCE_DIR "/deploy/" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_F(ConfigTest, TheShippedUnitOverridesNothingOfTheShippedFile) {
+  const std::string unit = Shipped("prefixd.service");
+  EXPECT_THAT(unit, HasSubstr("\nExecStart=/usr/bin/prefixd --config /etc/prefixd/prefixd.conf\n"));
+  EXPECT_THAT(unit, ::testing::Not(HasSubstr("\nEnvironment=PREFIXD_")));
+}
+
+TEST_F(ConfigTest, TheShippedUnitMayWriteToTheShippedArenaMount) {
+  const std::string mount = Shipped("run-prefixd_arena.mount");
+  const size_t at = mount.find("\nWhere=") + 7;
+  const std::string where = mount.substr(at, mount.find('\n', at) - at);
+  EXPECT_THAT(Shipped("prefixd.service"), HasSubstr("\nReadWritePaths=-" + where + "\n"));
+}
+
 TEST_F(ConfigTest, AFlagWinsOverTheEnvironmentOverTheFileOverTheDefault) {
   const std::string file = File("ram = \"1GiB\"\nssd = \"2GiB\"\nthreads = 32\n");
   Environment environment = kEmpty;
@@ -87,7 +105,24 @@ TEST_F(ConfigTest, WhatIsNoSettingIsRefused) {
   EXPECT_THAT(Refusal({"--config", dir_.path() + "/none"}), HasSubstr("cannot read"));
   Environment environment = kEmpty;
   environment["PREFIXD_RAMM"] = "1";
-  EXPECT_THAT(Load({}, environment).unknown, ::testing::ElementsAre("PREFIXD_RAMM"));
+  EXPECT_THAT(Load({}, environment).unknown,
+              ::testing::ElementsAre("PREFIXD_RAMM (did you mean PREFIXD_RAM?)"));
+}
+
+TEST_F(ConfigTest, AMistypedNameIsAnsweredWithItsLineAndTheNearestKnownName) {
+  EXPECT_THAT(Refusal({"--ssd-flor", "1GiB"}), HasSubstr("did you mean --ssd-floor?"));
+  EXPECT_THAT(Refusal({"--ssd-flor=1GiB"}), HasSubstr("did you mean --ssd-floor?"));
+  const std::string file = File("# ours\nram = \"1GiB\"\nssd_floor = \"1GiB\"\n");
+  EXPECT_THAT(Refusal({"--config", file}),
+              HasSubstr(file + ", line 3 sets \"ssd_floor\", which is not a setting; did you mean "
+                               "ssd-floor?"));
+  const std::string twice = File("ram = \"1GiB\"\n\nram = \"2GiB\"\n");
+  EXPECT_THAT(Refusal({"--config", twice}), HasSubstr(twice + ", line 3 must give ram one value"));
+}
+
+TEST_F(ConfigTest, AValueOfTheFileThatDoesNotParseIsRefusedWithItsLine) {
+  const std::string file = File("# ours\n\n  ram = \"many\"\n");
+  EXPECT_THAT(Refusal({"--config", file}), HasSubstr("ram (file " + file + ", line 3): "));
 }
 
 TEST_F(ConfigTest, WhatDoesNotParseIsRefusedWithNameAndSource) {
