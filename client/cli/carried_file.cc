@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -50,6 +51,17 @@ absl::StatusOr<CarriedFile> ReadMlx(const CarryRequest& request) {
   return file;
 }
 
+// Returns what mlx_lm.generate --prompt-cache-file wants to read.
+std::map<std::string, std::string> MetadataFor(const CarryRequest& request, const SpaceSpec& spec,
+                                               const interop::PromptCache* like) {
+  std::map<std::string, std::string> metadata = {{"model", spec.model}, {"tokenizer_config", "{}"}};
+  if (like != nullptr) {
+    for (const auto& [name, value] : like->metadata) metadata[name] = value;
+  }
+  if (!request.model.empty()) metadata["model"] = request.model;
+  return metadata;
+}
+
 absl::Status WriteMlx(const CarryRequest& request, const CarriedFile& file) {
   std::optional<interop::PromptCache> like;
   if (!request.like.empty()) {
@@ -61,6 +73,7 @@ absl::Status WriteMlx(const CarryRequest& request, const CarriedFile& file) {
   auto caches = CachesOf(file.carried, like.has_value() ? &*like : nullptr);
   if (!caches.ok()) return Bad(request.path, caches.status());
   cache.layers = *std::move(caches);
+  cache.metadata = MetadataFor(request, *file.spec, like.has_value() ? &*like : nullptr);
   cache.metadata[kIdentityKey] = WriteIdentity(*file.spec);
   cache.metadata[kTokensKey] = absl::StrJoin(file.tokens, ",");
   return interop::WritePromptCache(request.path, cache);

@@ -90,10 +90,12 @@ absl::StatusOr<CarryReport> Export(const CarryRequest& request) {
 }
 
 std::string ImportView(const CarryRequest& request, const CarryReport& report) {
-  return absl::StrCat("imported ", report.tokens, " tokens in ", report.format, " (",
-                      base::FormatBytes(report.bytes), ") of ", request.path, " into space ",
-                      report.space.substr(0, 12), ": ", report.stored, " stored, ",
-                      report.tokens - report.stored, " known already\n");
+  return absl::StrCat(
+      "imported ", report.tokens, " tokens in ", report.format, " (",
+      base::FormatBytes(report.bytes), ") of ", request.path, " into space ",
+      report.space.substr(0, 12), ": ", report.stored, " stored, ", report.tokens - report.stored,
+      " known already\n",
+      report.whose.empty() ? "" : absl::StrCat("the space is ", report.whose, "\n"));
 }
 
 std::string ExportView(const CarryRequest& request, const CarryReport& report) {
@@ -108,7 +110,8 @@ std::string ExportView(const CarryRequest& request, const CarryReport& report) {
 std::string CarryJson(const CarryReport& report) {
   const nlohmann::json json = {{"space_id", report.space},     {"tokens", report.tokens},
                                {"asked_tokens", report.asked}, {"stored_tokens", report.stored},
-                               {"bytes", report.bytes},        {"format", report.format}};
+                               {"bytes", report.bytes},        {"format", report.format},
+                               {"whose", report.whose}};
   return json.dump() + "\n";
 }
 

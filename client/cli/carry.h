@@ -34,6 +34,9 @@ struct CarryRequest {
   // export: a prompt cache of the same model. The file takes its classes, nesting and state shapes.
   // Empty = one cache for each layer; states are refused then.
   std::string like{};
+  // export: the name of the model in the file, which mlx-lm compares with its own --model. Empty =
+  // that of `like`, else that of the space.
+  std::string model{};
 };
 
 struct CarryReport {
@@ -43,6 +46,7 @@ struct CarryReport {
   uint32_t stored = 0;   // import: tokens that the cache lacked
   uint64_t bytes = 0;    // bytes of K, V and states in the file
   std::string format{};  // "mlx_affine/8/64/f16"
+  std::string whose{};   // import: whose space it is, a part of a sentence; may be empty
 };
 
 // Stores the tokens of a file, packed as they are there. InvalidArgument if the file or the tokens

@@ -1,6 +1,7 @@
 #include "client/cli/carry_options.h"
 
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -65,7 +66,28 @@ absl::Status ReadTokens(const std::string& path, std::vector<uint32_t>* tokens) 
 
 }  // namespace
 
+void DeclareFolder(CLI::App* command, Options* options) {
+  command->add_option("--adapter", options->adapter, "folder of the LoRA adapter that is in use")
+      ->type_name("DIR");
+}
+
+void DeclareIdentity(CLI::App& app, Options* options) {
+  CLI::App* identity = AddCommand(
+      app, options, Command::kIdentity, "identity",
+      "print the identity of a model's folder, as prefixd.mlx.server opens its space",
+      "For import --identity, and to compare with prefixctl spaces --explain. Reads the weights "
+      "whole,\n"
+      "once; no prefixd is asked. Layers and formats are not in it: import takes them from the "
+      "file.\n"
+      "Examples:\n  prefixctl identity --model ~/models/Qwen3-0.6B > model.json");
+  identity->add_option("--model", options->model, "folder with config.json and *.safetensors")
+      ->type_name("DIR")
+      ->required();
+  DeclareFolder(identity, options);
+}
+
 void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
+  DeclareIdentity(app, options);
   CLI::App* import = AddCommand(
       app, options, Command::kImport, "import",
       "store what mlx-lm or llama.cpp saved of a sequence, as it is packed there",
@@ -81,10 +103,16 @@ void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
       "A state of llama.cpp does not say heads and dims: --space, or --identity with\n"
       "\"layers\": [{\"count\": 32, \"kv_heads\": 8, \"key_dim\": 128, \"value_dim\": 128}].\n"
       "Examples:\n  prefixctl import cache.safetensors\n"
+      "  prefixctl import cache.safetensors --model ~/models/Qwen3-0.6B --tokens-file ids.json\n"
       "  prefixctl import cache.safetensors --identity model.json --tokens-file ids.json\n"
       "  prefixctl import cache.safetensors --space 3f2a --tokens 1,2,3\n"
       "  prefixctl import slot.bin --format llama.cpp --identity model.json");
   DeclareShared(import, options, texts);
+  CLI::Option* model =
+      import->add_option("--model", options->model,
+                         "whose it is: the model's folder, as prefixd.mlx.server opens its space");
+  model->type_name("DIR")->excludes("--identity")->excludes("--space");
+  DeclareFolder(import, options);
   CLI::App* save =
       AddCommand(app, options, Command::kExport, "export",
                  "write what is cached of a prompt for mlx-lm or llama.cpp to load",
@@ -96,6 +124,12 @@ void DeclareCarry(CLI::App& app, Options* options, CarryTexts* texts) {
                  "ids.json\n"
                  "  prefixctl export old.safetensors --space 3f2a --tokens 1,2 --style meta-state");
   DeclareShared(save, options, texts);
+  save->add_option(
+          "--model", options->model,
+          "the model that mlx_lm.generate --model will name (default: that of --like, else "
+          "the space's)")
+      ->type_name("NAME");
+  save->add_flag("--force", options->force, "replace a file that is there");
   save->add_option("--style", texts->style,
                    "for mlx-lm-0.32 and later (default), or meta-state for those before")
       ->type_name("STYLE");
@@ -124,6 +158,11 @@ absl::Status ReadCarry(const CarryTexts& texts, Options* options) {
     return absl::InvalidArgumentError("export: --style and --like are of mlx-lm's files");
   }
   if (!exports) return absl::OkStatus();
+  if (!options->force && std::filesystem::exists(options->path)) {
+    return absl::InvalidArgumentError(absl::StrCat("export: ", options->path,
+                                                   " is there already: name another file, or say "
+                                                   "--force"));
+  }
   if (options->space.empty() && options->identity.empty()) {
     return absl::InvalidArgumentError("export: --space or --identity is required: whose is it?");
   }

@@ -4,13 +4,18 @@
 #include "absl/time/time.h"
 
 #include "base/status.h"
+#include "client/cli/arenas.h"
 #include "client/cli/carry.h"
 #include "client/cli/carry_options.h"
 #include "client/cli/daemon_calls.h"
+#include "client/cli/doctor.h"
 #include "client/cli/identity_file.h"
 #include "client/cli/json.h"
+#include "client/cli/model_folder.h"
 #include "client/cli/names.h"
+#include "client/cli/units.h"
 #include "client/cli/views.h"
+#include "wire/admin.h"
 #include "wire/bearer.h"
 
 namespace prefixd::cli {
@@ -288,7 +293,10 @@ absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
 // these flags.
 absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options) {
   std::optional<SpaceSpec> spec;
-  if (!options.identity.empty()) {
+  if (options.command == Command::kImport && !options.model.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(spec, IdentityOfFolder(options.model, options.adapter));
+    spec->salt = options.salt;
+  } else if (!options.identity.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--identity", options.identity));
     PREFIXD_ASSIGN_OR_RETURN(spec, ReadIdentity(text, options.salt));
   } else if (!options.space.empty()) {
@@ -296,6 +304,58 @@ absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Opt
     PREFIXD_ASSIGN_OR_RETURN(spec, SpecOf(space.identity()));
   }
   return spec;
+}
+
+// Returns the identity without what a file or a space adds to it.
+std::string BareIdentity(SpaceSpec spec) {
+  spec.model.clear();
+  spec.salt.clear();
+  spec.block_tokens = 0;
+  spec.layers.clear();
+  return WriteIdentity(spec);
+}
+
+// Returns the fullest space that workers opened with this identity, whatever their layers' formats,
+// so that an import lands there; nullopt if there is none.
+std::optional<SpaceSpec> OpenedAs(const v1::ListSpacesReply& spaces, const SpaceSpec& spec) {
+  std::optional<SpaceSpec> found;
+  uint64_t most = 0;
+  for (const Space& space : spaces.spaces()) {
+    absl::StatusOr<SpaceSpec> opened = SpecOf(space.identity());
+    if (!opened.ok() || space.salt_digest() != wire::SaltDigest(spec.salt)) continue;
+    if (BareIdentity(*opened) != BareIdentity(spec)) continue;
+    if (found.has_value() && space.stats().stored_tokens() <= most) continue;
+    most = space.stats().stored_tokens();
+    found = *std::move(opened);
+    found->salt = spec.salt;
+  }
+  return found;
+}
+
+// Imports into the space that workers use, if the identity leaves the layers open and that space
+// has the file's format; else into one of the file's own formats.
+absl::StatusOr<CarryReport> ImportWhereOpened(const v1::ListSpacesReply& spaces,
+                                              const CarryRequest& request) {
+  if (request.spec.has_value() && request.spec->layers.empty()) {
+    CarryRequest opened = request;
+    opened.spec = OpenedAs(spaces, *request.spec);
+    if (opened.spec.has_value()) {
+      absl::StatusOr<CarryReport> report = Import(opened);
+      if (!absl::IsInvalidArgument(report.status())) return report;
+    }
+  }
+  return Import(request);
+}
+
+// Returns the model of the space that was there before, or that none was.
+std::string WhoseSpace(const v1::ListSpacesReply& before, const std::string& id) {
+  for (const Space& space : before.spaces()) {
+    if (HexId(space.stats().space_id()) != id) continue;
+    return absl::StrCat("that of ", PrintableText(space.identity().model()), ", with ",
+                        Plural(space.stats().stored_tokens(), "token"), " before");
+  }
+  return absl::StrCat("a new one, which no worker has opened: prefixctl spaces --explain ",
+                      id.substr(0, 12), " says how it differs from the others");
 }
 
 absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
@@ -307,10 +367,18 @@ absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
                        .tokens = options.tokens,
                        .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
                        .meta_state = options.meta_state,
-                       .like = options.like};
+                       .like = options.like,
+                       .model = options.model};
   PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options));
   const bool imports = options.command == Command::kImport;
-  PREFIXD_ASSIGN_OR_RETURN(const CarryReport report, imports ? Import(request) : Export(request));
+  // Not everybody may list the spaces: then nobody says whose the import's is.
+  const absl::StatusOr<v1::ListSpacesReply> before =
+      imports ? calls.ListSpaces({}) : absl::StatusOr<v1::ListSpacesReply>(v1::ListSpacesReply());
+  const v1::ListSpacesReply none;
+  PREFIXD_ASSIGN_OR_RETURN(
+      CarryReport report,
+      imports ? ImportWhereOpened(before.ok() ? *before : none, request) : Export(request));
+  if (imports && before.ok()) report.whose = WhoseSpace(*before, report.space);
   const int exit_code = report.tokens > 0 ? kExitOk : kExitNothing;
   if (options.json) return Outcome{CarryJson(report), exit_code};
   return Outcome{imports ? ImportView(request, report) : ExportView(request, report), exit_code};
@@ -319,6 +387,40 @@ absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
 absl::StatusOr<Outcome> Config(DaemonCalls& calls, const Options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const v1::GetConfigReply reply, calls.GetConfig());
   return Outcome{options.json ? ReplyJson(reply) : ConfigView(reply)};
+}
+
+absl::StatusOr<Outcome> Doctor(DaemonCalls& calls, const Options& options) {
+  const DaemonView daemon{.address = options.server,
+                          .config = calls.GetConfig(),
+                          .stats = calls.GetStats(),
+                          .own_version = kVersion};
+  const std::vector<Finding> findings = Examine(Host{}, daemon);
+  return Outcome{options.json ? DoctorJson(findings) : DoctorView(findings),
+                 AnyWrong(findings) ? kExitRefused : kExitOk};
+}
+
+absl::StatusOr<Outcome> Identity(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(SpaceSpec spec, IdentityOfFolder(options.model, options.adapter));
+  spec.salt = options.salt;
+  return Outcome{WriteIdentity(spec) + "\n"};
+}
+
+absl::StatusOr<Outcome> Arenas(const Options& options) {
+  std::vector<std::string> paths = options.remove;
+  if (options.remove_left) {
+    for (const ArenaInfo& arena : FindArenas(options.folders)) {
+      if (arena.state == ArenaInfo::State::kLeft) paths.push_back(arena.path);
+    }
+  }
+  if (paths.empty() && !options.remove_left) {
+    const std::vector<ArenaInfo> found = FindArenas(options.folders);
+    return Outcome{options.json ? ArenasJson(found) : ArenasView(found)};
+  }
+  std::vector<ArenaInfo> removed;
+  for (const std::string& path : paths) {
+    PREFIXD_ASSIGN_OR_RETURN(removed.emplace_back(), RemoveArena(path));
+  }
+  return Outcome{options.json ? ArenasJson(removed) : RemovedView(removed)};
 }
 
 absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Terminal& terminal) {
@@ -356,6 +458,12 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
     case Command::kImport:
     case Command::kExport:
       return Carry(calls, options);
+    case Command::kDoctor:
+      return Doctor(calls, options);
+    case Command::kIdentity:
+      return Identity(options);
+    case Command::kArenas:
+      return Arenas(options);
     case Command::kConfig:
       break;
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "base/nearest.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "client/cli/add_command.h"
@@ -118,6 +119,36 @@ void DeclareViews(CLI::App& app, Options* options, Texts* texts) {
   AddCommand(app, options, Command::kConfig, "config",
              "the settings that prefixd runs with, where each comes from, and the limits",
              "Examples:\n  prefixctl config\n  prefixctl --json config | jq '.settings.ram'");
+}
+
+void DeclareDoctor(CLI::App& app, Options* options) {
+  AddCommand(app, options, Command::kDoctor, "doctor",
+             "check the host, the settings and prefixd, and say what to change, most worth first",
+             "Works without a running prefixd too; then it assumes prefixd's defaults. Exit code 1 "
+             "where\n"
+             "something is wrong.\n"
+             "Examples:\n  prefixctl doctor\n  prefixctl doctor --json | jq "
+             "'.findings[] | select(.change != \"\")'");
+}
+
+void DeclareArenas(CLI::App& app, Options* options) {
+  options->folders = {"/dev/shm", "/run/prefixd_arena"};
+  CLI::App* arenas = AddCommand(
+      app, options, Command::kArenas, "arenas",
+      "the files on this host that hold RAM tiers: whose, how old, how large; removes those left",
+      "An arena stays when its prefixd ends, and the next prefixd on the same socket uses it "
+      "again. One of\n"
+      "another socket's path, a mistyped one say, stays until it is removed or the host restarts. "
+      "None that\n"
+      "a running prefixd has is removed. No prefixd is asked.\n"
+      "Examples:\n  prefixctl arenas\n  prefixctl arenas --remove "
+      "/dev/shm/prefixd-1e8b0793e6f62b44.arena");
+  arenas->add_option("--folder", options->folders, "where to look, in place of the usual folders")
+      ->type_name("PATH");
+  arenas->add_option("--remove", options->remove, "remove this arena, its key and its locks")
+      ->type_name("PATH");
+  arenas->add_flag("--remove-left", options->remove_left,
+                   "remove every arena of yours in these folders that no prefixd has");
 }
 
 // Declares the flags of a command about one prompt. Returns their group, of which one is required.
@@ -364,6 +395,29 @@ absl::Status ReadPrompt(const CLI::App& command, const Texts& texts, Options* op
   return absl::OkStatus();
 }
 
+// Returns the line that names what the first word or flag is like that nobody knows, or "".
+std::string Hint(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> commands, flags;
+  const auto add_flags = [&](const CLI::App& of) {
+    for (const CLI::Option* option : of.get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+  };
+  add_flags(app);
+  for (const CLI::App* command : app.get_subcommands({})) {
+    commands.push_back(command->get_name());
+    if (command->parsed()) add_flags(*command);
+  }
+  for (const std::string& argument : arguments) {
+    const std::string word = argument.substr(0, argument.find('='));
+    const std::vector<std::string>& known = word.starts_with("--") ? flags : commands;
+    if (std::ranges::find(known, word) != known.end()) continue;
+    const std::string nearest = base::Nearest(word, known);
+    if (!nearest.empty()) return absl::StrCat("Did you mean ", nearest, "?\n");
+  }
+  return "";
+}
+
 bool HasPrompt(Command command) {
   return command == Command::kMatch || command == Command::kPrefetch || command == Command::kPin ||
          command == Command::kUnpin;
@@ -425,6 +479,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   app.add_option("--timeout", texts.timeout, "how long to wait for prefixd (default: 5s)")
       ->type_name("TIME");
   DeclareViews(app, options, &texts);
+  DeclareDoctor(app, options);
+  DeclareArenas(app, options);
   DeclareBudget(app, options, &texts);
   DeclareMatch(app, options, &texts);
   DeclarePrefetch(app, options, &texts);
@@ -437,6 +493,10 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
     app.parse(reversed);
+  } catch (const CLI::ExtrasError& error) {
+    app.exit(error, out, err);
+    err << Hint(app, arguments);
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
   }

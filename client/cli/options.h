@@ -36,6 +36,9 @@ enum class Command {
   kVerify,
   kPrefetch,
   kConfig,
+  kArenas,
+  kIdentity,
+  kDoctor,
   kImport,
   kExport,
 };
@@ -62,13 +65,19 @@ struct Options {
   uint64_t pin = 0;         // unpin, in place of tokens
   std::string path;         // import, export: the file
   std::string identity;     // import, export: a file, or empty
+  std::string model;        // identity, import: a model's folder; export: what the file names
+  std::string adapter;      // identity, import: a folder, or empty
+  bool force = false;       // export: over a file that is there
   bool llama = false;       // import, export: a llama.cpp state, else an mlx-lm prompt cache
   bool meta_state = false;  // export
   std::string like;         // export: a prompt cache, or empty
-  bool all = false;         // clear
-  bool yes = false;         // clear
-  bool purge = false;       // clear
-  uint64_t rate = 0;        // verify: bytes a second, 0 = no limit
+  std::vector<std::string> folders;  // arenas: where to look
+  std::vector<std::string> remove;   // arenas: paths
+  bool remove_left = false;          // arenas: all that are left
+  bool all = false;                  // clear
+  bool yes = false;                  // clear
+  bool purge = false;                // clear
+  uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
 };
 
 // Everything that the command line depends on besides itself.

@@ -70,7 +70,7 @@ class CarryKindsTest : public CarryTest {
   }
 
   Ran Export(const std::string& file, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"export",  PathOf(file),    "--space",
+    std::vector<std::string> arguments = {"export",  PathOf(file),    "--force",         "--space",
                                           SpaceId(), "--tokens-file", PathOf("ids.json")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Run(arguments);
@@ -147,8 +147,9 @@ TEST_F(CarryKindsTest, WhatHasWrappedIsNoPrefix) {
   for (const auto& [tokens, exit_code] :
        {std::pair(std::vector(tokens_.begin(), tokens_.end() - 1), kExitNothing),
         std::pair(longer, kExitOk)}) {
-    const Ran save = Run({"export", PathOf("out.safetensors"), "--space", SpaceId(), "--tokens",
-                          absl::StrJoin(tokens, ","), "--like", PathOf("hybrid.safetensors")});
+    const Ran save =
+        Run({"export", PathOf("out.safetensors"), "--force", "--space", SpaceId(), "--tokens",
+             absl::StrJoin(tokens, ","), "--like", PathOf("hybrid.safetensors")});
     EXPECT_EQ(save.exit_code, exit_code) << save.err;
   }
   EXPECT_THAT(ImportWithFlags("hybrid.safetensors").out,
@@ -179,8 +180,8 @@ TEST_F(CarryKindsTest, ASlidingLayerIsExportedAsItsSinksAndItsWindow) {
   ASSERT_TRUE(rows.ok());
   for (const uint32_t tokens : {300u, 200u, 90u}) {
     const std::vector<uint32_t> prefix(tokens_.begin(), tokens_.begin() + tokens);
-    const Ran save = Run({"export", PathOf("out.safetensors"), "--space", SpaceId(), "--tokens",
-                          absl::StrJoin(prefix, ",")});
+    const Ran save = Run({"export", PathOf("out.safetensors"), "--force", "--space", SpaceId(),
+                          "--tokens", absl::StrJoin(prefix, ",")});
     ASSERT_EQ(save.exit_code, kExitOk) << save.err;
     EXPECT_THAT(save.out, HasSubstr(absl::StrCat("exported ", tokens, " of ", tokens)));
     const auto seen = interop::ReadKvRows(Read("out.safetensors").layers[1]);
@@ -340,8 +341,8 @@ TEST_F(LlamaCarryTest, StatesComeBackByteForByteWithValuesTransposedOrNot) {
     ASSERT_EQ(import.exit_code, kExitOk) << import.err;
     const nlohmann::json json = nlohmann::json::parse(import.out);
     EXPECT_EQ(json["stored_tokens"], 300);
-    const Ran save = Run({"export", PathOf("out.bin"), "--format", "llama.cpp", "--space",
-                          json["space_id"], "--tokens-file", PathOf("ids.json")});
+    const Ran save = Run({"export", PathOf("out.bin"), "--force", "--format", "llama.cpp",
+                          "--space", json["space_id"], "--tokens-file", PathOf("ids.json")});
     ASSERT_EQ(save.exit_code, kExitOk) << save.err;
     EXPECT_TRUE(ReadBlob("out.bin") == blob);
   }
@@ -354,8 +355,8 @@ TEST_F(LlamaCarryTest, AStateIsExportedAsFarAsItIsCached) {
   ASSERT_EQ(import.exit_code, kExitOk) << import.err;
   std::vector<uint32_t> other = tokens_;
   other[171] += 1;
-  const Ran save = Run({"export", PathOf("out.bin"), "--format", "llama.cpp", "--space", SpaceId(),
-                        "--tokens", absl::StrJoin(other, ",")});
+  const Ran save = Run({"export", PathOf("out.bin"), "--force", "--format", "llama.cpp", "--space",
+                        SpaceId(), "--tokens", absl::StrJoin(other, ",")});
   ASSERT_EQ(save.exit_code, kExitOk) << save.err;
   const std::vector<interop::LlamaLayerShape> shapes(
       3, {.kv_heads = 2, .key_dim = 64, .value_dim = 128});
@@ -394,8 +395,8 @@ TEST_F(LlamaCarryTest, StatesThatDoNotFitAreRefusedByName) {
               HasSubstr("layer 0 of the space is not full attention"));
   Write("q.safetensors", Quantized(300));
   ASSERT_EQ(ImportWithFlags("q.safetensors").exit_code, kExitOk);
-  EXPECT_THAT(Run({"export", PathOf("out.bin"), "--format", "llama.cpp", "--space", SpaceId(),
-                   "--tokens-file", PathOf("ids.json")})
+  EXPECT_THAT(Run({"export", PathOf("out.bin"), "--force", "--format", "llama.cpp", "--space",
+                   SpaceId(), "--tokens-file", PathOf("ids.json")})
                   .err,
               HasSubstr("out.bin: llama state: llama.cpp has no type for mlx_affine"));
   EXPECT_FALSE(std::filesystem::exists(PathOf("out.bin")));

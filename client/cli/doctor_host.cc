@@ -1,0 +1,421 @@
+// The checks of the host: what /proc, /sys and the filesystems say.
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/descriptor.h"
+#include "base/size.h"
+#include "client/cli/arenas.h"
+#include "client/cli/doctor.h"
+
+namespace prefixd::cli {
+namespace {
+
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+std::string ReadAll(const Host& host, const std::string& path) {
+  std::ifstream file(host.root + path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Returns the number behind `name` in a file of lines, such as "MemTotal: 17 kB"; nullopt if none.
+std::optional<uint64_t> Field(const Host& host, const std::string& path, const std::string& name) {
+  std::istringstream lines(ReadAll(host, path));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream words(line.substr(name.size()));
+    std::string word;
+    uint64_t number = 0;
+    if (words >> word && absl::SimpleAtoi(word, &number)) return number;
+    if (word == "unlimited" || word == "max") return kUnlimited;
+  }
+  return std::nullopt;
+}
+
+std::string ProcessFolder(const Wanted& wanted) {
+  return wanted.pid == 0 ? "/proc/self" : absl::StrCat("/proc/", wanted.pid);
+}
+
+// Returns `path` or the nearest folder above it that exists.
+std::string Existing(const Host& host, const std::string& path) {
+  std::filesystem::path at = path;
+  std::error_code error;
+  while (!std::filesystem::exists(host.root + at.string(), error) && at.has_relative_path()) {
+    at = at.parent_path();
+  }
+  return at.string();
+}
+
+std::optional<Host::Space> SpaceOf(const Host& host, const std::string& path) {
+  const std::string at = Existing(host, path);
+  if (const auto told = host.spaces.find(at); told != host.spaces.end()) return told->second;
+  struct statfs disk = {};
+  if (::statfs((host.root + at).c_str(), &disk) != 0) return std::nullopt;
+  const auto unit = static_cast<uint64_t>(disk.f_bsize);
+  return Host::Space{.bytes = disk.f_blocks * unit,
+                     .free_bytes = disk.f_bavail * unit,
+                     .is_tmpfs = disk.f_type == TMPFS_MAGIC};
+}
+
+uint64_t AllocatedBytes(const std::string& path) {
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * 512 : 0;
+}
+
+// --- memory
+
+// Returns what the budget gives the arena; without a daemon, what it gives it by default.
+uint64_t ArenaBytes(const Host& host, const Wanted& wanted) {
+  if (wanted.arena_bytes > 0) return wanted.arena_bytes;
+  return (Field(host, "/proc/meminfo", "MemAvailable:").value_or(0) << 10) / 5 / 100 * 78;
+}
+
+Finding ArenaRoom(const Host& host, const Wanted& wanted) {
+  const std::string folder = std::filesystem::path(wanted.arena).parent_path().string();
+  Finding finding{.name = folder};
+  const std::optional<Host::Space> space = SpaceOf(host, folder);
+  if (!space.has_value() || !std::filesystem::exists(host.root + folder)) {
+    return {folder, Verdict::kWrong, "is not there", "mount a tmpfs there, or name --arena", 90};
+  }
+  if (!space->is_tmpfs) {
+    return {folder, Verdict::kWrong, "is no tmpfs: the arena cannot be shared",
+            "mount a tmpfs, and name a file on it with --arena", 90};
+  }
+  const uint64_t wants = ArenaBytes(host, wanted);
+  const uint64_t room = space->free_bytes + AllocatedBytes(host.root + wanted.arena);
+  finding.found = absl::StrCat(base::FormatBytes(room), " for the arena, which may take ",
+                               base::FormatBytes(wants));
+  if (space->bytes == 0 || room >= wants) return finding;
+  finding.verdict = Verdict::kBetter;
+  finding.change = absl::StrCat("give the tmpfs ", base::FormatBytes(wants + wants / 16),
+                                " (mount -o remount,size=..., docker --shm-size), or lower --ram");
+  finding.worth = room < wants / 4 ? 88 : 80;
+  return finding;
+}
+
+// Returns the options of the mount that holds `path`, as /proc/self/mountinfo tells them.
+std::string MountOptions(const Host& host, const std::string& path) {
+  std::istringstream lines(ReadAll(host, "/proc/self/mountinfo"));
+  std::string best, options;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string at, word;
+    for (int i = 0; i < 5; ++i) words >> at;  // the fifth is the mount point
+    const bool above = path == at || path.starts_with(at == "/" ? at : at + "/");
+    if (!above || at.size() < best.size()) continue;
+    best = at;
+    options = line.substr(line.find(" - ") == std::string::npos ? 0 : line.find(" - "));
+  }
+  return options;
+}
+
+Finding HugePages(const Host& host, const Wanted& wanted) {
+  Finding finding{.name = "huge pages"};
+  const std::string modes = ReadAll(host, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  if (modes.empty()) {
+    finding.verdict = Verdict::kUnknown;
+    finding.found = "the kernel does not say whether a tmpfs may have them";
+    return finding;
+  }
+  const std::string options = MountOptions(host, wanted.arena);
+  const bool by_mount = options.find("huge=within_size") != std::string::npos ||
+                        options.find("huge=always") != std::string::npos ||
+                        options.find("huge=advise") != std::string::npos;
+  if (modes.find("[deny]") == std::string::npos &&
+      (by_mount || modes.find("[force]") != std::string::npos)) {
+    finding.found = "the arena's tmpfs has them";
+    return finding;
+  }
+  finding.verdict = Verdict::kBetter;
+  finding.found = "the arena's tmpfs has none";
+  finding.change =
+      "mount a tmpfs with huge=within_size (deploy/run-prefixd_arena.mount), and name "
+      "a file on it with --arena: attention that reads in place gains";
+  finding.worth = 40;
+  return finding;
+}
+
+// Returns the least limit of the memory cgroups from that of the process up; kUnlimited without.
+uint64_t CgroupLimit(const Host& host, const Wanted& wanted) {
+  uint64_t least = kUnlimited;
+  std::istringstream lines(ReadAll(host, ProcessFolder(wanted) + "/cgroup"));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t second = line.find(':', line.find(':') + 1);
+    const bool v2 = line.starts_with("0::");
+    if (second == std::string::npos || (!v2 && line.find(":memory:") == std::string::npos)) {
+      continue;
+    }
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    for (std::filesystem::path at = line.substr(second + 1);; at = at.parent_path()) {
+      const std::string file =
+          absl::StrCat(root, at.string(), v2 ? "/memory.max" : "/memory.limit_in_bytes");
+      least = std::min(least, Field(host, file, "").value_or(kUnlimited));
+      if (at == at.parent_path()) break;
+    }
+  }
+  return least >= uint64_t{1} << 60 ? kUnlimited : least;  // v1 writes a huge number for none
+}
+
+Finding Cgroup(const Host& host, const Wanted& wanted) {
+  const uint64_t limit = CgroupLimit(host, wanted);
+  if (limit == kUnlimited) return {.name = "cgroup", .found = "no memory limit"};
+  Finding finding{.name = "cgroup",
+                  .found = absl::StrCat("memory limit of ", base::FormatBytes(limit))};
+  const uint64_t needs = wanted.ram_bytes + (uint64_t{64} << 20);
+  if (wanted.ram_bytes == 0 || needs <= limit) return finding;
+  finding.verdict = Verdict::kWrong;
+  absl::StrAppend(&finding.found, ", prefixd may take ", base::FormatBytes(needs),
+                  ": the kernel would kill it");
+  finding.change = "raise the limit, or lower --ram";
+  finding.worth = 98;
+  return finding;
+}
+
+Finding Swap(const Host& host) {
+  const uint64_t swap = Field(host, "/proc/meminfo", "SwapTotal:").value_or(0) << 10;
+  if (swap == 0) return {.name = "swap", .found = "none"};
+  return {.name = "swap",
+          .verdict = Verdict::kBetter,
+          .found = absl::StrCat(base::FormatBytes(swap), ": the arena's pages may go there"),
+          .change = "swapoff -a, or memory.swap.max=0 for prefixd: a hit must not wait for swap",
+          .worth = 35};
+}
+
+Finding LeftArenas(const Host& host, const Wanted& wanted) {
+  const std::string folder = std::filesystem::path(wanted.arena).parent_path().string();
+  uint64_t bytes = 0, count = 0;
+  for (const ArenaInfo& arena : FindArenas({host.root + folder})) {
+    if (arena.state != ArenaInfo::State::kLeft || arena.path == host.root + wanted.arena) continue;
+    bytes += arena.bytes;
+    ++count;
+  }
+  if (count == 0) return {.name = "arenas", .found = "none was left by another prefixd"};
+  return {.name = "arenas",
+          .verdict = Verdict::kBetter,
+          .found = absl::StrCat(count, " left by prefixds that have ended take ",
+                                base::FormatBytes(bytes)),
+          .change = "prefixctl arenas lists them; --remove-left frees their memory",
+          .worth = 50};
+}
+
+// --- disk
+
+absl::Status TryDirect(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/prefixd-doctor-", ::getpid());
+  const base::Descriptor fd(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600));
+  const int opened = fd ? 0 : errno;
+  if (!fd) return absl::ErrnoToStatus(opened, "");
+  constexpr size_t kBytes = 4096;
+  const std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(kBytes, kBytes),
+                                                         &std::free);
+  std::memset(page.get(), 0, kBytes);
+  const bool written = ::pwrite(fd.get(), page.get(), kBytes, 0) == kBytes;
+  const int error = written ? 0 : errno;
+  ::unlink(path.c_str());
+  return written ? absl::OkStatus() : absl::ErrnoToStatus(error, "");
+}
+
+Finding DirectIo(const Host& host, const Wanted& wanted) {
+  Finding finding{.name = "O_DIRECT"};
+  const std::string folder = host.root + wanted.directory;
+  if (::access(folder.c_str(), W_OK) != 0) {
+    finding.verdict = Verdict::kUnknown;
+    finding.found = absl::StrCat("not tried: ", wanted.directory, " is not there, or not for you");
+    return finding;
+  }
+  const absl::Status tried = TryDirect(folder);
+  if (tried.ok()) {
+    finding.found = absl::StrCat(wanted.directory, " takes it");
+    return finding;
+  }
+  finding.found = absl::StrCat(wanted.directory, " refuses it: ", std::string(tried.message()));
+  if (!wanted.direct_io) return finding;
+  finding.verdict = Verdict::kBetter;
+  finding.change = "put --directory on ext4 or xfs, or say --direct-io off";
+  finding.worth = 45;
+  return finding;
+}
+
+Finding FreeSpace(const Host& host, const Wanted& wanted) {
+  const std::optional<Host::Space> disk = SpaceOf(host, wanted.directory);
+  if (!disk.has_value()) {
+    return {wanted.directory, Verdict::kUnknown, "its disk cannot be measured", "", 0};
+  }
+  Finding finding{.name = wanted.directory,
+                  .found = absl::StrCat(base::FormatBytes(disk->free_bytes), " free of ",
+                                        base::FormatBytes(disk->bytes))};
+  if (disk->is_tmpfs) {
+    finding.verdict = Verdict::kWrong;
+    finding.found += ", in memory: nothing there survives a reboot";
+    finding.change = "name a folder on a disk with --directory, or say --ssd off";
+    finding.worth = 75;
+  } else if (disk->free_bytes < wanted.floor_bytes / 2) {
+    finding.verdict = Verdict::kWrong;
+    finding.change = absl::StrCat("free space: below half of --ssd-floor (",
+                                  base::FormatBytes(wanted.floor_bytes), ") nothing is written");
+    finding.worth = 92;
+  } else if (disk->free_bytes < wanted.floor_bytes) {
+    finding.verdict = Verdict::kBetter;
+    finding.change =
+        absl::StrCat("free space, or lower --ssd-floor (", base::FormatBytes(wanted.floor_bytes),
+                     "): with less the tier is not opened at a start");
+    finding.worth = 70;
+  }
+  return finding;
+}
+
+// What was written in the future tells that the clock went back: ages and times to live are wrong.
+Finding ClockOf(const Host& host, const Wanted& wanted) {
+  constexpr auto kSlack = std::chrono::minutes(1);
+  constexpr auto kYear2025 = std::chrono::seconds(1'735'689'600);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::chrono::seconds newest{0};
+  std::error_code error;
+  const std::string folder = host.root + wanted.directory;
+  for (auto it = std::filesystem::directory_iterator(folder, error);
+       !wanted.directory.empty() && !error && it != std::filesystem::directory_iterator();
+       it.increment(error)) {
+    struct stat status = {};
+    if (::lstat(it->path().c_str(), &status) != 0) continue;
+    newest = std::max(newest, std::chrono::seconds(status.st_mtim.tv_sec));
+  }
+  if (newest <= now + kSlack && now > kYear2025) {
+    return {.name = "clock", .found = "behind nothing that is stored"};
+  }
+  return {.name = "clock",
+          .verdict = Verdict::kWrong,
+          .found = "earlier than files of the store: it went back, or is not set",
+          .change = "set it (systemd-timesyncd, chrony): ages and times to live follow it",
+          .worth = 65};
+}
+
+// --- system
+
+Finding Kernel(const Host& host) {
+  std::istringstream text(ReadAll(host, "/proc/sys/kernel/osrelease"));
+  std::string release;
+  text >> release;
+  int major = 0, minor = 0;
+  char dot = 0;
+  std::istringstream(release) >> major >> dot >> minor;
+  Finding finding{.name = "kernel", .found = release.empty() ? "not told" : release};
+  if (release.empty()) finding.verdict = Verdict::kUnknown;
+  if (release.empty() || major > 5 || (major == 5 && minor >= 14)) return finding;
+  finding.verdict = Verdict::kBetter;
+  finding.change = "5.14 and later map an arena's memory ahead; with this one, new pages cost more";
+  finding.worth = 20;
+  return finding;
+}
+
+Finding OpenFiles(const Host& host, const Wanted& wanted) {
+  constexpr uint64_t kEnough = 65536, kLeast = 1024;  // the unit's; a worker takes up to four
+  const std::optional<uint64_t> limit =
+      Field(host, ProcessFolder(wanted) + "/limits", "Max open files");
+  const char* whose = wanted.pid == 0 ? "this shell's" : "prefixd's";
+  if (!limit.has_value()) {
+    return {"open files", Verdict::kUnknown, absl::StrCat(whose, " limit is not told"), "", 0};
+  }
+  Finding finding{.name = "open files",
+                  .found = *limit == kUnlimited ? absl::StrCat(whose, " are not limited")
+                                                : absl::StrCat(whose, " limit is ", *limit)};
+  if (*limit >= kEnough) return finding;
+  finding.verdict = *limit < kLeast ? Verdict::kWrong : Verdict::kBetter;
+  finding.change =
+      "ulimit -n 65536, or LimitNOFILE=65536: a worker takes up to four, the SSD tier "
+      "one for each segment";
+  finding.worth = *limit < kLeast ? 55 : 25;
+  return finding;
+}
+
+Finding Processor(const Host& host) {
+  std::istringstream lines(ReadAll(host, "/proc/cpuinfo"));
+  std::string flags;
+  for (std::string line; flags.empty() && std::getline(lines, line);) {
+    if (line.starts_with("flags")) flags = line + " ";
+  }
+  const auto has = [&](const char* flag) {
+    return flags.find(absl::StrCat(" ", flag, " ")) != std::string::npos;
+  };
+  if (flags.empty()) return {"cpu", Verdict::kUnknown, "does not tell what it can do", "", 0};
+  std::string found;
+  for (const auto& [flag, name] :
+       {std::pair("avx2", "AVX2"), {"avx512bw", "AVX-512"}, {"amx_tile", "AMX"}}) {
+    absl::StrAppend(&found, found.empty() ? "" : ", ", has(flag) ? "" : "no ", name);
+  }
+  Finding finding{.name = "cpu", .found = found};
+  if (has("avx2")) return finding;
+  finding.verdict = Verdict::kBetter;
+  finding.change =
+      "prefixd and the kernels run slower here; if this is a virtual machine, pass the "
+      "host's CPU through";
+  finding.worth = 15;
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> ExamineMemory(const Host& host, const Wanted& wanted) {
+  std::vector<Finding> findings = {Cgroup(host, wanted), Swap(host)};
+  if (wanted.arena.empty()) return findings;
+  findings.push_back(ArenaRoom(host, wanted));
+  findings.push_back(HugePages(host, wanted));
+  findings.push_back(LeftArenas(host, wanted));
+  return findings;
+}
+
+std::vector<Finding> ExamineDisk(const Host& host, const Wanted& wanted) {
+  if (wanted.directory.empty()) {
+    return {{.name = "ssd",
+             .verdict = Verdict::kBetter,
+             .found = "off: a reboot loses the cache",
+             .change = "give it a disk: --directory and --ssd",
+             .worth = 42}};
+  }
+  return {FreeSpace(host, wanted), DirectIo(host, wanted)};
+}
+
+std::vector<Finding> ExamineSystem(const Host& host, const Wanted& wanted) {
+  return {ClockOf(host, wanted), OpenFiles(host, wanted), Kernel(host), Processor(host)};
+}
+
+std::vector<Finding> ExamineSocket(const Host& host, const Wanted& wanted) {
+  if (wanted.socket.empty()) return {};
+  struct stat status = {};
+  if (::stat((host.root + wanted.socket).c_str(), &status) != 0) return {};
+  Finding finding{.name = wanted.socket};
+  char mode[8];
+  std::snprintf(mode, sizeof(mode), "%04o", status.st_mode & 0777);
+  finding.found = absl::StrCat("mode ", mode);
+  if ((status.st_mode & S_IWOTH) != 0) {
+    finding.verdict = Verdict::kWrong;
+    finding.found += ": every user of this host can read and write the cache";
+    finding.change =
+        absl::StrCat("chmod o-w ", wanted.socket, ", and put workers into the socket's group");
+    finding.worth = 97;
+  } else if (host.root.empty() && ::access(wanted.socket.c_str(), W_OK) != 0) {
+    finding.verdict = Verdict::kUnknown;
+    finding.found += ": not for you";
+    finding.change = "workers of this user need its group: usermod -aG GROUP USER";
+    finding.worth = 99;
+  }
+  return {finding};
+}
+
+}  // namespace prefixd::cli
