@@ -40,87 +40,117 @@ __device__ float Number(uint32_t code) {
   return __fsub_rn(__uint_as_float(0x4B000000u | code), 8388608.f);
 }
 
-// Codes of eight channels of four tokens; `slot` is a multiple of four.
-__device__ void ReadTiledTile(const TensorGeometry& t, uint32_t slots, const uint8_t* unit,
-                              uint32_t slot, uint32_t channel, uint32_t (&code)[kQuad][8]) {
-  if (t.value != 0) {
-    const auto* from =
-        reinterpret_cast<const uint4*>(unit + TiledValueByte(t, slots, slot, channel));
-    const uint4 a = from[0], b = from[1];
-    const uint32_t word[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    const uint32_t shift = t.bits == 4 && channel % 32 >= 16 ? 4 : 0;
-    const uint32_t mask = t.bits == 4 ? 15 : 255;
+// What a tile needs of memory, as it lies: eight channels of four tokens. All is asked for before
+// any of it is looked at, so that one wait covers all.
+template <uint8_t kCodec, uint32_t kBits>
+struct TileBytes {
+  static constexpr bool kHasRows = kCodec == kMlxAffine;
+  uint4 words[2];             // tiled
+  uint32_t stream[kQuad][2];  // rows of MLX's stream: kBits bytes each
+  uint32_t scales[kQuad], biases[kQuad];
+
+  __device__ void Read(const TensorGeometry& t, const UnitPlaces& p, const uint8_t* unit,
+                       uint32_t slot, uint32_t channel) {
+    const ParameterPlace at = ParametersOf(t, p, slot, channel);
+    const uint8_t* scale = unit + p.scales + at.offset;
+    const uint8_t* bias = unit + p.biases + at.offset;
+    if (t.dtype == kF32) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+      for (uint32_t j = 0; j < kQuad; ++j) {
+        scales[j] = *reinterpret_cast<const uint32_t*>(scale + j * at.stride);
+        if (kHasRows) biases[j] = *reinterpret_cast<const uint32_t*>(bias + j * at.stride);
+      }
+    } else {
 #pragma unroll
-      for (uint32_t j = 0; j < kQuad; ++j) code[j][i] = word[i] >> (8 * j + shift) & mask;
+      for (uint32_t j = 0; j < kQuad; ++j) {
+        scales[j] = *reinterpret_cast<const uint16_t*>(scale + j * at.stride);
+        if (kHasRows) biases[j] = *reinterpret_cast<const uint16_t*>(bias + j * at.stride);
+      }
     }
-    return;
-  }
-  const uint4 a = *reinterpret_cast<const uint4*>(unit + TiledKeyWord(t, slots, slot, channel));
-  const uint32_t word[kQuad] = {a.x, a.y, a.z, a.w};
-  if (t.bits == 4) {
+    if (t.layout == kTiled) {
+      if (t.value != 0) {
+        const auto* from =
+            reinterpret_cast<const uint4*>(unit + TiledValueByte(t, p.slots, slot, channel));
+        words[0] = from[0];
+        words[1] = from[1];
+      } else {
+        words[0] = *reinterpret_cast<const uint4*>(unit + TiledKeyWord(t, p.slots, slot, channel));
+        if (kBits == 8) {
+          words[1] =
+              *reinterpret_cast<const uint4*>(unit + TiledKeyWord(t, p.slots, slot, channel + 4));
+        }
+      }
+    } else {
+      const uint8_t* row = unit + slot * t.row_codes + channel / 8 * kBits;
 #pragma unroll
-    for (uint32_t j = 0; j < kQuad; ++j) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) code[j][i] = word[j] >> (i % 4 * 8 + i / 4 * 4) & 15;
-    }
-    return;
-  }
-  const uint4 b = *reinterpret_cast<const uint4*>(unit + TiledKeyWord(t, slots, slot, channel + 4));
-  const uint32_t next[kQuad] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-  for (uint32_t j = 0; j < kQuad; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      code[j][i] = word[j] >> (8 * i) & 255;
-      code[j][4 + i] = next[j] >> (8 * i) & 255;
+      for (uint32_t j = 0; j < kQuad; ++j) ReadStream(row + j * t.row_codes, stream[j]);
     }
   }
-}
+
+  // Of token j.
+  __device__ void Codes(const TensorGeometry& t, uint32_t channel, uint32_t j,
+                        uint32_t (&code)[8]) const {
+    const uint32_t word[8] = {words[0].x, words[0].y, words[0].z, words[0].w,
+                              words[1].x, words[1].y, words[1].z, words[1].w};
+    constexpr uint32_t kMask = (1u << kBits) - 1;
+    if (t.layout != kTiled) {
+      const uint64_t bits = stream[j][0] | uint64_t{stream[j][1]} << 32;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) code[i] = static_cast<uint32_t>(bits >> (i * kBits)) & kMask;
+    } else if (t.value != 0) {
+      const uint32_t shift = 8 * j + (kBits == 4 && channel % 32 >= 16 ? 4 : 0);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) code[i] = word[i] >> shift & kMask;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        code[i] = (kBits == 4 ? word[j] >> (i % 4 * 8 + i / 4 * 4)
+                              : word[(j + i / 4 * 4) % 8] >> (i % 4 * 8)) &
+                  kMask;
+      }
+    }
+  }
+
+ private:
+  static __device__ void ReadStream(const uint8_t* from, uint32_t (&bits)[2]) {
+    bits[0] = bits[1] = 0;
+    if constexpr (kBits == 8) {
+      const uint2 two = *reinterpret_cast<const uint2*>(from);
+      bits[0] = two.x;
+      bits[1] = two.y;
+    } else if constexpr (kBits == 4) {
+      bits[0] = *reinterpret_cast<const uint32_t*>(from);
+    } else if constexpr (kBits % 2 == 0) {
+#pragma unroll
+      for (uint32_t i = 0; i < kBits / 2; ++i) {
+        bits[i / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[i]} << (i % 2 * 16);
+      }
+    } else {
+#pragma unroll
+      for (uint32_t i = 0; i < kBits; ++i) bits[i / 4] |= uint32_t{from[i]} << (i % 4 * 8);
+    }
+  }
+};
 
 // Two roundings in the format's dtype, as MLX's CPU has them.
 template <uint8_t kDtype>
-__device__ void Affine(const uint32_t (&code)[kQuad][8], const float (&scale)[kQuad],
-                       const float (&bias)[kQuad], float (&x)[kQuad][8]) {
+__device__ void Affine(const uint32_t (&code)[8], float scale, float bias, float (&x)[8]) {
 #pragma unroll
-  for (uint32_t j = 0; j < kQuad; ++j) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float product = RoundTo<kDtype>(__fmul_rn(Number(code[j][i]), scale[j]));
-      x[j][i] = RoundTo<kDtype>(__fadd_rn(product, bias[j]));
-    }
+  for (int i = 0; i < 8; ++i) {
+    const float product = RoundTo<kDtype>(__fmul_rn(Number(code[i]), scale));
+    x[i] = RoundTo<kDtype>(__fadd_rn(product, bias));
   }
 }
 
-// Values of eight channels of four tokens of an affine or q8_0 or q4_0 format, as ReadOctet<true>()
-// reads them one by one.
+// Values of token j, as ReadOctet<true>() reads them.
 template <uint8_t kCodec, uint32_t kBits>
-__device__ void ReadTile(const TensorGeometry& t, const UnitPlaces& p, const uint8_t* unit,
-                         uint32_t slot, uint32_t channel, float (&x)[kQuad][8]) {
-  uint32_t code[kQuad][8];
-  float scale[kQuad], bias[kQuad] = {};
-  if (t.layout == kTiled) {
-    ReadTiledTile(t, p.slots, unit, slot, channel, code);
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < kQuad; ++j) {
-    if (t.layout == kTiled || kCodec == kMlxAffine) {
-      const uint32_t at = ParameterOffset(t, p, slot + j, channel);
-      scale[j] = FloatOf(t.dtype, unit + p.scales + at);
-      if (kCodec == kMlxAffine) bias[j] = FloatOf(t.dtype, unit + p.biases + at);
-    }
-    if (t.layout == kTiled) continue;
-    const uint8_t* row = unit + (slot + j) * t.row_codes;
-    if constexpr (kCodec == kMlxAffine) {
-      ReadStreamCodes<kBits>(row + channel / 8 * kBits, code[j]);
-    } else {
-      scale[j] =
-          ReadBlockCodes(t, row + channel / 32 * GgmlBlockBytes(kCodec), channel % 32, code[j])
-              .scale;
-    }
-  }
+__device__ void ValuesOf(const TileBytes<kCodec, kBits>& bytes, const TensorGeometry& t,
+                         uint32_t channel, uint32_t j, float (&x)[8]) {
+  uint32_t code[8];
+  bytes.Codes(t, channel, j, code);
+  const float scale = FloatOfBits(t.dtype, bytes.scales[j]);
   if constexpr (kCodec == kMlxAffine) {
+    const float bias = FloatOfBits(t.dtype, bytes.biases[j]);
     if (t.dtype == kF16) {
       Affine<kF16>(code, scale, bias, x);
     } else if (t.dtype == kBf16) {
@@ -130,13 +160,9 @@ __device__ void ReadTile(const TensorGeometry& t, const UnitPlaces& p, const uin
     }
   } else {
 #pragma unroll
-    for (uint32_t j = 0; j < kQuad; ++j) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float number =
-            kCodec == kQ8_0 ? Number(code[j][i] ^ 128) - 128 : Number(code[j][i]) - 8;
-        x[j][i] = __fmul_rn(number, scale[j]);
-      }
+    for (int i = 0; i < 8; ++i) {
+      const float number = kCodec == kQ8_0 ? Number(code[i] ^ 128) - 128 : Number(code[i]) - 8;
+      x[i] = __fmul_rn(number, scale);
     }
   }
 }
@@ -151,7 +177,7 @@ __device__ __forceinline__ bool Has(uint8_t codec, uint32_t bits, const TensorGe
 
 // The parts that have this codec. block: (octets of a row, quads of tokens); grid: (part, kv head).
 template <uint8_t kCodec, uint32_t kBits>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kCodec == kOthers ? 2 : 4)
     ExpandKernel(const __grid_constant__ ExpandArguments a, bool value) {
   const BlockPart part = a.parts[blockIdx.x];
   const PairGeometry& pair = a.formats[part.format];
@@ -167,21 +193,26 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t end = part.first_slot + part.count;
   for (uint32_t slot = (part.first_slot / kQuad + threadIdx.y) * kQuad; slot < end;
        slot += blockDim.y * kQuad) {
-    float x[kQuad][8];
-    if (kCodec != kOthers && slot + kQuad <= places.slots) {
-      ReadTile<kCodec, kBits>(tensor, places, unit, slot, channel, x);
-    } else {
+    const uint32_t token = part.token + slot - part.first_slot;
+    if constexpr (kCodec != kOthers) {
+      if (slot + kQuad <= places.slots && (kCodec == kMlxAffine || tensor.layout == kTiled)) {
+        TileBytes<kCodec, kBits> bytes;
+        bytes.Read(tensor, places, unit, slot, channel);
 #pragma unroll
-      for (uint32_t j = 0; j < kQuad; ++j) {
-        if (slot + j < places.slots) {
-          ReadOctet<true>(tensor, places, unit, slot + j, channel, x[j]);
+        for (uint32_t j = 0; j < kQuad; ++j) {
+          if (slot + j < part.first_slot || slot + j >= end) continue;
+          float x[8];
+          ValuesOf<kCodec, kBits>(bytes, tensor, channel, j, x);
+          to.Write(token + j, x);
         }
+        continue;
       }
     }
-#pragma unroll
     for (uint32_t j = 0; j < kQuad; ++j) {
       if (slot + j < part.first_slot || slot + j >= end) continue;
-      to.Write(part.token + slot + j - part.first_slot, x[j]);
+      float x[8];
+      ReadOctet<true>(tensor, places, unit, slot + j, channel, x);
+      to.Write(token + j, x);
     }
   }
 }

@@ -19,6 +19,12 @@ __device__ __forceinline__ float FloatOf(uint8_t dtype, const uint8_t* from) {
   return __half2float(__ushort_as_half(bits));
 }
 
+__device__ __forceinline__ float FloatOfBits(uint8_t dtype, uint32_t bits) {
+  if (dtype == kF32) return __uint_as_float(bits);
+  if (dtype == kBf16) return __uint_as_float(bits << 16);
+  return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+
 __device__ __forceinline__ float RoundTo(uint8_t dtype, float x) {
   if (dtype == kF16) return __half2float(__float2half_rn(x));
   if (dtype == kBf16) return __bfloat162float(__float2bfloat16_rn(x));
@@ -115,32 +121,47 @@ __device__ __forceinline__ void WriteElements(uint8_t dtype, const float (&x)[8]
   }
 }
 
-// Offset of the word of K that holds a slot's channels [channel, channel + 4 or 8).
+// Groups are powers of 2: shifts are a tenth of a division.
+__device__ __forceinline__ uint32_t GroupShift(const TensorGeometry& t) {
+  return 31 - __clz(static_cast<int>(t.group));
+}
+
+// Offset of the word of K that holds a slot's channels [channel, channel + 4 or 8). The words of a
+// tile's other slots are beside it.
 __device__ __forceinline__ uint32_t TiledKeyWord(const TensorGeometry& t, uint32_t slots,
                                                  uint32_t slot, uint32_t channel) {
-  const uint32_t a_word = t.bits == 4 ? 8 : 4;
-  const uint32_t first = slot / kTileSlots * kTileSlots;
+  const uint32_t shift = t.bits == 4 ? 3 : 2;  // channels of a word
+  const uint32_t first = slot & ~(kTileSlots - 1);
   const uint32_t tile = min(kTileSlots, slots - first);
-  return 4 * (first * (t.dim / a_word) + channel / a_word * tile + slot % kTileSlots);
+  return 4 * (first * (t.dim >> shift) + (channel >> shift) * tile + slot % kTileSlots);
 }
 
 // Offset of the byte of V that holds a slot's channel; the seven channels behind it, from a
 // multiple of eight, follow at distances of 4 bytes.
 __device__ __forceinline__ uint32_t TiledValueByte(const TensorGeometry& t, uint32_t slots,
                                                    uint32_t slot, uint32_t channel) {
-  const uint32_t run = t.bits == 4 ? 32 : 16;
-  const uint32_t runs = t.group / run;
-  const uint32_t in_group = channel % t.group;
-  const uint32_t at = (channel / t.group * (slots / 4) + slot / 4) * runs + in_group / run;
+  const uint32_t run = t.bits == 4 ? 5 : 4, group = GroupShift(t);  // logarithms
+  const uint32_t in_group = channel & (t.group - 1u);
+  const uint32_t quad = (channel >> group) * (slots / 4) + slot / 4;
+  const uint32_t at = (quad << (group - run)) + (in_group >> run);
   return 4 * (at * 16 + in_group % 16) + slot % 4;
 }
 
+// Offset among the scales, or the biases, of those of a slot and channel, and how far behind it
+// those of the next slot are.
+struct ParameterPlace {
+  uint32_t offset = 0, stride = 0;
+};
+__device__ __forceinline__ ParameterPlace ParametersOf(const TensorGeometry& t, const UnitPlaces& p,
+                                                       uint32_t slot, uint32_t channel) {
+  const uint32_t element = t.dtype == kF32 ? 4 : 2, group = channel >> GroupShift(t);
+  if (t.layout == kTiled) return {(group * p.slots + slot) * element, element};
+  const uint32_t groups = t.dim >> GroupShift(t);
+  return {(slot * groups + group) * element, groups * element};
+}
 __device__ __forceinline__ uint32_t ParameterOffset(const TensorGeometry& t, const UnitPlaces& p,
                                                     uint32_t slot, uint32_t channel) {
-  const uint32_t group = channel / t.group;
-  const uint32_t index =
-      t.layout == kTiled ? group * p.slots + slot : slot * (t.dim / t.group) + group;
-  return index * (t.dtype == kF32 ? 4 : 2);
+  return ParametersOf(t, p, slot, channel).offset;
 }
 
 __device__ __forceinline__ uint32_t GgmlBlockBytes(uint8_t codec) {
@@ -304,6 +325,30 @@ class HeadOfTensor {
     at_ = head * place.head_stride + Offset(channel);
   }
 
+  // Four tokens from `token`, those that are there.
+  __device__ __forceinline__ void ReadFour(uint32_t token, const bool (&there)[4],
+                                           float (&x)[4][8]) const {
+    if (!HalvesSideBySide()) {
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) {
+        if (there[j]) Read(token + j, x[j]);
+      }
+      return;
+    }
+    uint4 words[4];
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      words[j] = make_uint4(0, 0, 0, 0);
+      if (there[j]) words[j] = *reinterpret_cast<const uint4*>(At(token + j));
+    }
+    if (dtype_ == kBf16) {
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) WidenWords(kBf16, words[j], x[j]);
+    } else {
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) WidenWords(kF16, words[j], x[j]);
+    }
+  }
   __device__ __forceinline__ void Read(uint32_t token, float (&x)[8]) const {
     const uint8_t* from = At(token);
     if (place_.split % 8 == 0) return ReadElements(dtype_, from, x);
@@ -327,6 +372,12 @@ class HeadOfTensor {
   }
 
  private:
+  // Whether any token's eight channels are 16 aligned bytes.
+  __device__ __forceinline__ bool HalvesSideBySide() const {
+    const auto base = reinterpret_cast<uintptr_t>(place_.data) + static_cast<uintptr_t>(2 * at_);
+    return dtype_ != kF32 && place_.split % 8 == 0 && base % 16 == 0 &&
+           ((place_.token_stride | place_.block_stride) & 7) == 0;
+  }
   __device__ __forceinline__ int64_t Offset(uint32_t channel) const {
     if (channel < place_.split) return channel;
     return channel / place_.split * place_.split_stride + channel % place_.split;

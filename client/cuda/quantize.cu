@@ -85,24 +85,38 @@ struct Tile {
   float scale[kQuad], bias[kQuad];
 };
 
+// The largest value of the group for the token whose parameters this lane computes: lane % 4. In
+// each of two steps a lane hands on the tokens that are not its own.
+struct OfTokens {
+  float x[kQuad];
+};
+__device__ float OwnMost(const OfTokens& of, uint32_t lanes, uint32_t lane) {
+  const bool odd = (lane & 1) != 0, upper = (lane & 2) != 0;
+  const float first =
+      fmaxf(odd ? of.x[1] : of.x[0], __shfl_xor_sync(~0u, odd ? of.x[0] : of.x[1], 1));
+  const float second =
+      fmaxf(odd ? of.x[3] : of.x[2], __shfl_xor_sync(~0u, odd ? of.x[2] : of.x[3], 1));
+  float most = fmaxf(upper ? second : first, __shfl_xor_sync(~0u, upper ? first : second, 2));
+  if (lanes > 4) most = fmaxf(most, __shfl_xor_sync(~0u, most, 4));
+  if (lanes > 8) most = fmaxf(most, __shfl_xor_sync(~0u, most, 8));
+  return most;
+}
+
 template <uint32_t kBits>
 __device__ void EncodeAffine(uint32_t lanes, uint32_t lane, Tile& tile) {
   constexpr float kMaxCode = static_cast<float>((1u << kBits) - 1);
-  float low = 0, high = 0;  // of the token whose parameters this lane computes
+  float least[kQuad], most[kQuad];
 #pragma unroll
   for (uint32_t j = 0; j < kQuad; ++j) {
-    float least = tile.x[j][0], most = tile.x[j][0];
+    least[j] = most[j] = tile.x[j][0];
 #pragma unroll
     for (int i = 1; i < 8; ++i) {
-      least = fminf(least, tile.x[j][i]);
-      most = fmaxf(most, tile.x[j][i]);
+      least[j] = fminf(least[j], tile.x[j][i]);
+      most[j] = fmaxf(most[j], tile.x[j][i]);
     }
-    for (uint32_t step = 1; step < lanes; step *= 2) {
-      least = fminf(least, __shfl_xor_sync(~0u, least, step));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-    }
-    if (lane % kQuad == j) low = least, high = most;
   }
+  const float low = -OwnMost({-least[0], -least[1], -least[2], -least[3]}, lanes, lane);
+  const float high = OwnMost({most[0], most[1], most[2], most[3]}, lanes, lane);
   const Affine mine = FitAffine(low, high, kMaxCode);
   const float my_inverse = __frcp_rn(mine.scale);
 #pragma unroll
@@ -158,10 +172,11 @@ __device__ void PutParameter(uint8_t dtype, float x, uint8_t* to) {
 }
 
 // Eight codes of at most 4 bits in a word.
-__device__ uint32_t Nibbles(const uint32_t (&code)[8]) {
-  uint32_t word = 0;
+template <uint32_t kBits>
+__device__ uint32_t InAWord(const uint32_t (&code)[8]) {
+  uint32_t word = code[0];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) word |= code[i] << (4 * i);
+  for (int i = 1; i < 8; ++i) word += code[i] << (kBits * i);
   return word;
 }
 
@@ -196,23 +211,38 @@ __device__ void PutTiledValues(const TensorGeometry& t, uint32_t slots, uint8_t*
   }
 }
 
+// Four codes as the bytes of a word.
+__device__ uint32_t FourBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
 template <uint32_t kBits>
 __device__ void PutStreamCodes(uint8_t* to, const uint32_t (&code)[8]) {
-  uint64_t bits = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) bits |= uint64_t{code[i]} << (i * kBits);
   if constexpr (kBits == 8) {
-    *reinterpret_cast<uint64_t*>(to) = bits;
-  } else if constexpr (kBits == 4) {
-    *reinterpret_cast<uint32_t*>(to) = static_cast<uint32_t>(bits);
-  } else if constexpr (kBits % 2 == 0) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(FourBytes(code[0], code[1], code[2], code[3]),
+                                               FourBytes(code[4], code[5], code[6], code[7]));
+  } else if constexpr (kBits <= 4) {
+    const uint32_t bits = InAWord<kBits>(code);
+    if constexpr (kBits == 4) {
+      *reinterpret_cast<uint32_t*>(to) = bits;
+    } else if constexpr (kBits == 2) {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(bits);
+    } else {
 #pragma unroll
-    for (uint32_t i = 0; i < kBits / 2; ++i) {
-      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(bits >> (16 * i));
+      for (uint32_t i = 0; i < kBits; ++i) to[i] = static_cast<uint8_t>(bits >> (8 * i));
     }
   } else {
+    uint64_t bits = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < kBits; ++i) to[i] = static_cast<uint8_t>(bits >> (8 * i));
+    for (int i = 0; i < 8; ++i) bits |= uint64_t{code[i]} << (i * kBits);
+#pragma unroll
+    for (uint32_t i = 0; i < (kBits == 6 ? 3 : 5); ++i) {
+      if constexpr (kBits == 6) {
+        reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(bits >> (16 * i));
+      } else {
+        to[i] = static_cast<uint8_t>(bits >> (8 * i));
+      }
+    }
   }
 }
 
@@ -307,12 +337,31 @@ __device__ void PutTiledTile(const TensorGeometry& t, uint32_t slots, const Tile
 
 __device__ void PutParameters(const TensorGeometry& t, const UnitPlaces& p, const TilePlace& at,
                               const Tile& tile) {
+  const ParameterPlace place = ParametersOf(t, p, at.slot, at.channel);
+  uint8_t* scales = at.unit + p.scales + place.offset;
+  uint8_t* biases = at.unit + p.biases + place.offset;
+  const bool has_biases = t.row_biases != 0;
+  if (t.dtype == kF32) {
+#pragma unroll
+    for (uint32_t j = 0; j < kQuad; ++j) {
+      if (!at.there[j]) continue;
+      *reinterpret_cast<float*>(scales + j * place.stride) = tile.scale[j];
+      if (has_biases) *reinterpret_cast<float*>(biases + j * place.stride) = tile.bias[j];
+    }
+    return;
+  }
+  uint32_t scale_bits[kQuad], bias_bits[kQuad];
+#pragma unroll
+  for (uint32_t j = 0; j < kQuad; ++j) {
+    scale_bits[j] = BitsOf(t.dtype, tile.scale[j]);
+    bias_bits[j] = has_biases ? BitsOf(t.dtype, tile.bias[j]) : 0;
+  }
 #pragma unroll
   for (uint32_t j = 0; j < kQuad; ++j) {
     if (!at.there[j]) continue;
-    const uint32_t offset = ParameterOffset(t, p, at.slot + j, at.channel);
-    PutParameter(t.dtype, tile.scale[j], at.unit + p.scales + offset);
-    if (t.row_biases != 0) PutParameter(t.dtype, tile.bias[j], at.unit + p.biases + offset);
+    *reinterpret_cast<uint16_t*>(scales + j * place.stride) = static_cast<uint16_t>(scale_bits[j]);
+    if (!has_biases) continue;
+    *reinterpret_cast<uint16_t*>(biases + j * place.stride) = static_cast<uint16_t>(bias_bits[j]);
   }
 }
 
@@ -330,7 +379,7 @@ __device__ void PutTile(const TensorGeometry& t, const UnitPlaces& p, const Tile
   if constexpr (kBits == 4) {
 #pragma unroll
     for (uint32_t j = 0; j < kQuad; ++j) {
-      high[j] = __shfl_down_sync(~0u, Nibbles(tile.code[j]), 2);
+      high[j] = __shfl_down_sync(~0u, InAWord<4>(tile.code[j]), 2);
     }
   }
   if (t.layout == kTiled) {
@@ -348,7 +397,7 @@ __device__ void PutTile(const TensorGeometry& t, const UnitPlaces& p, const Tile
     }
     if (kCodec != kMlxAffine) return;
   }
-  if (at.channel % t.group == 0) PutParameters(t, p, at, tile);
+  if ((at.channel & (t.group - 1u)) == 0) PutParameters(t, p, at, tile);
 }
 
 // block: (octets of a row, quads of tokens); grid: (blocks for all quads, kv head). A group's
@@ -371,13 +420,10 @@ __global__ void __launch_bounds__(kThreads)
   for (uint32_t j = 0; j < kQuad; ++j) {
     at.there[j] = first + j >= a.first_slot && first + j < end && at.slot + j < a.page_tokens;
     at.whole = at.whole && at.there[j];
-    if (at.there[j]) {
-      rows.Read(a.begin + first + j - a.first_slot, tile.x[j]);
-    } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) tile.x[j][i] = 0;
-    }
+    for (int i = 0; i < 8; ++i) tile.x[j][i] = 0;
   }
+  rows.ReadFour(a.begin + first - a.first_slot, at.there, tile.x);
   if (page * a.page_tokens < end) {
     at.unit = a.pages[page] + blockIdx.y * a.unit_stride;
   }

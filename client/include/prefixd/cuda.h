@@ -169,8 +169,9 @@ typedef struct prefixd_cuda_load_options {
 } prefixd_cuda_load_options;
 
 // Starts to load layer after layer. Pages in device memory are read where they lie. Pages in host
-// memory that is not pinned are copied by the CPU first, and the call waits for that. The leases must be held until prefixd_cuda_load_end(). Elements are those of
-// prefixd_gather_rows(), bit for bit.
+// memory that is not pinned are copied by the CPU first, and the call waits for that. The leases
+// must be held until prefixd_cuda_load_end(). Elements are those of prefixd_gather_rows(), bit for
+// bit.
 PREFIXD_API prefixd_cuda_load* prefixd_cuda_load_begin(prefixd_cuda* cuda,
                                                        const prefixd_cuda_load_options* options);
 // Lets `stream` wait until `layer` is loaded. The CPU does not wait.
