@@ -106,7 +106,8 @@ void TellSpeedup(Bench& bench, const std::string& name, const Side& ours, const 
 }
 
 void RunKernels(Bench& bench) {
-  bench.Note(absl::StrCat("kernels run on ", kernels::AttentionTarget()));
+  bench.Note(absl::StrCat("kernels run on ", kernels::AttentionTarget(), ", fast decode is ",
+                          kernels::FastDecodeOrder()));
   const std::unique_ptr<KernelMemory> memory = KernelMemory::Make(bench);
   if (memory == nullptr) return;
   const std::pair<const char*, std::function<void()>> families[] = {

@@ -11,6 +11,7 @@
 #include "kernels/common/check_attention.h"
 #include "kernels/common/pieces.h"
 #include "kernels/decode/decode.h"
+#include "kernels/decode/order.h"
 #include "kernels/prefill/attend_slice.h"
 
 namespace prefixd::kernels {
@@ -130,5 +131,7 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
   RunSlices(job, plan, memory.get(), bytes);
   return absl::OkStatus();
 }
+
+const char* FastDecodeOrder() { return DecodesCodes() ? ToText(OrderOfDecode()) : "none"; }
 
 }  // namespace prefixd::kernels

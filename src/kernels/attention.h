@@ -83,5 +83,8 @@ absl::Status AttendScalar(quant::BlockTable table, std::span<const quant::KvForm
 
 // Returns the dispatch target that Attend runs on, "AVX2" for example.
 const char* AttentionTarget();
+// Returns the order in which mode kFast works on this CPU: "pipelined", "staged", or "none" where
+// it has no fast mode. Results are the same bits in both orders.
+const char* FastDecodeOrder();
 
 }  // namespace prefixd::kernels

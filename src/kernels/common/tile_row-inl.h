@@ -78,6 +78,10 @@ struct TileRow64 {
     return {hn::Add(v0, other.v0), hn::Add(v1, other.v1), hn::Add(v2, other.v2),
             hn::Add(v3, other.v3)};
   }
+  HWY_INLINE TileRow64 Less(float value) const {
+    const VF v = hn::Set(DF(), value);
+    return {hn::Sub(v0, v), hn::Sub(v1, v), hn::Sub(v2, v), hn::Sub(v3, v)};
+  }
   HWY_INLINE TileRow64 Times(const TileRow64& by) const {
     return {hn::Mul(v0, by.v0), hn::Mul(v1, by.v1), hn::Mul(v2, by.v2), hn::Mul(v3, by.v3)};
   }
@@ -94,6 +98,11 @@ struct TileRow64 {
   HWY_INLINE VF SumOfProducts(const TileRow64& by, VF start) const {
     const VF early = hn::MulAdd(v1, by.v1, hn::MulAdd(v0, by.v0, start));
     return hn::Add(early, hn::MulAdd(v3, by.v3, hn::Mul(v2, by.v2)));
+  }
+  // The same, added one after the other.
+  HWY_INLINE VF SumInOrder(const TileRow64& by, VF start) const {
+    return hn::MulAdd(v3, by.v3,
+                      hn::MulAdd(v2, by.v2, hn::MulAdd(v1, by.v1, hn::MulAdd(v0, by.v0, start))));
   }
   HWY_INLINE TileRow64 Exp2() const {
     return {WeightExp2(v0), WeightExp2(v1), WeightExp2(v2), WeightExp2(v3)};

@@ -29,6 +29,9 @@ inline constexpr size_t kLinesToScale = 5;    // each row head and group
 inline constexpr size_t kLinesToRound = 5;    // each row head and group
 inline constexpr size_t kLinesToWiden = 12;   // each of keys and values
 
+template <int kLocality>
+class PacedLines;
+
 // Asks for the lines of two ranges of bytes, one after the other. kLocality: 2 into L2, 3 into L1.
 template <int kLocality>
 class LinesAhead {
@@ -59,6 +62,7 @@ class LinesAhead {
   }
 
  private:
+  friend class PacedLines<kLocality>;
   static constexpr size_t kLine = 64;
 
   HWY_INLINE void TakeSecond() {
@@ -73,12 +77,62 @@ class LinesAhead {
   size_t step_ = 0;
 };
 
+// The same lines for work that asks in small steps of known sizes, so that an address is all that
+// changes from one to the next. When none is left it asks for one line again and again.
+template <int kLocality>
+class PacedLines {
+ public:
+  explicit HWY_INLINE PacedLines(const LinesAhead<kLocality>& lines)
+      : next_(lines.next_),
+        end_(lines.step_ == 0 ? next_ + 1 : lines.end_),
+        second_(lines.second_),
+        second_end_(lines.second_end_),
+        idle_(next_) {}
+  // Returns what is left to be asked for.
+  HWY_INLINE LinesAhead<kLocality> Rest() const {
+    LinesAhead<kLocality> rest(reinterpret_cast<const std::byte*>(idle_));
+    if (end_ == idle_ + 1) return rest;
+    rest.next_ = next_;
+    rest.end_ = end_;
+    rest.second_ = second_;
+    rest.second_end_ = second_end_;
+    rest.step_ = LinesAhead<kLocality>::kLine;
+    return rest;
+  }
+
+  // Asks for kLines lines after the next kSkipped ones, which stay the next ones.
+  template <size_t kSkipped, size_t kLines>
+  HWY_INLINE void Ask() const {
+    constexpr size_t kLine = LinesAhead<kLocality>::kLine;
+#pragma GCC unroll 16
+    for (size_t i = kSkipped; i < kSkipped + kLines; ++i) {
+      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0, kLocality);
+    }
+  }
+  template <size_t kLines>
+  HWY_INLINE void Advance() {
+    next_ += kLines * LinesAhead<kLocality>::kLine;
+    if (next_ >= end_) TakeSecond();
+  }
+
+ private:
+  HWY_INLINE void TakeSecond() {
+    next_ = second_ == 0 ? idle_ : second_;
+    end_ = second_ == 0 ? idle_ + 1 : second_end_;
+    second_ = 0;
+  }
+
+  uintptr_t next_, end_, second_, second_end_, idle_;
+};
+
+using NearLines = LinesAhead<3>;
+using FarLines = LinesAhead<2>;
+
 // Asks for near lines (to L1) and far ones (to L2). Copy it to a local for a loop: a member would
 // be stored again and again.
 class LineAsker {
  public:
-  HWY_INLINE LineAsker(const LinesAhead<3>& near, const LinesAhead<2>& far)
-      : near_(near), far_(far) {}
+  HWY_INLINE LineAsker(const NearLines& near, const FarLines& far) : near_(near), far_(far) {}
   template <size_t kLines>
   HWY_INLINE void Ask() {
     near_.template Ask<kLines>();
@@ -89,14 +143,13 @@ class LineAsker {
   HWY_INLINE void AskFar() {
     far_.template Ask<kLines>();
   }
-  HWY_INLINE void AskAll() {
-    near_.AskAll();
-    far_.AskAll();
-  }
+  HWY_INLINE void AskNear() { near_.AskAll(); }
+  HWY_INLINE const NearLines& near() const { return near_; }
+  HWY_INLINE const FarLines& far() const { return far_; }
 
  private:
-  LinesAhead<3> near_;
-  LinesAhead<2> far_;
+  NearLines near_;
+  FarLines far_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -69,6 +70,7 @@ void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   pieces->Take(scratch->value_scales, size_t{value_groups} * kDecodeTile);
   pieces->Take(scratch->value_biases, size_t{value_groups} * kDecodeTile);
   pieces->Take(scratch->scores, size_t{kStripHeads} * kDecodeTile);
+  pieces->Take(scratch->products, size_t{16} * kDecodeTile);
   pieces->Take(scratch->lanes, size_t{16} * 16);
   pieces->Take(scratch->codes, size_t{2} * 16 * kDecodeTile);
   pieces->Take(scratch->key_tile, key_tile);
@@ -94,6 +96,7 @@ size_t TakeMemory(std::byte* memory, Call* call) {
   pieces.Take(job.sums.references, kSlots * row_heads);
   pieces.Take(job.sums.weights, kSlots * row_heads * 16);
   pieces.Take(job.sums.values, kSlots * row_heads * job.value_pitch);
+  pieces.Take(job.sums.offsets, kSlots * row_heads * job.offset_groups * 16);
   return pieces.bytes();
 }
 
@@ -183,6 +186,14 @@ void UseFormats(quant::BlockTable table, std::span<const quant::KvFormat> format
   }
 }
 
+void SetOffsets(DecodeJob* job) {
+  for (const DecodeFormat& format : job->tensors) {
+    if (format.value.format == nullptr || format.value.raw) continue;
+    job->offset_channels = std::gcd(job->offset_channels, format.value.group);
+  }
+  if (job->offset_channels != 0) job->offset_groups = job->shape.value_dim / job->offset_channels;
+}
+
 // Returns the items in an order in which tables that begin with the same units stand side by side.
 std::vector<const BatchItem*> SideBySide(std::span<const BatchItem> items) {
   std::vector<const BatchItem*> order;
@@ -241,10 +252,11 @@ absl::Status Decode(std::span<const BatchItem> items, std::span<const quant::KvF
     seen.tokens = std::max(seen.tokens, own.tokens);
   }
   call.job.slots = seen.slots;
+  call.job.tensors = call.formats;
+  SetOffsets(&call.job);
   const Plan plan = MakePlan(shape, seen);
   call.scratches.resize(plan.threads);
   if (const absl::Status status = AllocateMemory(&call); !status.ok()) return status;
-  call.job.tensors = call.formats;
   call.job.queries = call.queries;
   for (uint32_t i = 0; i < call.formats.size(); ++i) {
     if (call.formats[i].key.format != nullptr) PrepareQueries(call.job, i);

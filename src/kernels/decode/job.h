@@ -94,6 +94,9 @@ struct DecodeSums {
   float* references = nullptr;  // a score that the row head has seen, or -FLT_MAX
   float* weights = nullptr;     // [16], still to be added up
   float* values = nullptr;      // [value_pitch]
+  // [job.offset_groups][16], still to be added up: what the codes of values leave out, the same for
+  // each channel of job.offset_channels. Added to `values` at the end of a part.
+  float* offsets = nullptr;
 };
 
 struct DecodeJob {
@@ -105,7 +108,9 @@ struct DecodeJob {
   std::span<const DecodeSequence> sequences;  // those whose tables begin alike stand side by side
   DecodeSums sums;
   size_t value_pitch = 0;
-  uint32_t slots = 0;  // bit s: rows see tokens of slot s; other slots are not touched
+  uint32_t offset_channels = 0;  // a divisor of each coded format's value group
+  uint32_t offset_groups = 0;    // 0 if all values are raw
+  uint32_t slots = 0;            // bit s: rows see tokens of slot s; other slots are not touched
   uint32_t group() const { return shape.query_heads / shape.kv_heads; }
   uint32_t row_heads() const { return static_cast<uint32_t>(rows.size()) * shape.query_heads; }
 };
@@ -117,6 +122,8 @@ struct DecodeScratch {
   float* value_scales = nullptr;  // [value groups][kDecodeTile]
   float* value_biases = nullptr;  // the same, of the middle code
   float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
+  float* products = nullptr;      // [4 groups][kStripHeads][kDecodeTile], in a pipeline: weights
+                                  // times scales
   float* lanes = nullptr;         // [16][16]
   int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
   std::byte* key_tile = nullptr;  // a tile of a page in layout rows, as a tiled unit

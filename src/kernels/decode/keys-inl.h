@@ -152,9 +152,9 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVectors; ++v) {
         const VF dot = hn::MulAdd(hn::ConvertTo(df, dots.of[r][v]), step, centre);
-        const VF earlier = g == 0 ? hn::Zero(df) : hn::LoadU(df, to + v * kLanes);
-        hn::StoreU(hn::MulAdd(dot, scale[v], hn::MulAdd(bias[v], sum, earlier)), df,
-                   to + v * kLanes);
+        const VF of_bias = g == 0 ? hn::Mul(bias[v], sum)
+                                  : hn::MulAdd(bias[v], sum, hn::LoadU(df, to + v * kLanes));
+        hn::StoreU(hn::MulAdd(dot, scale[v], of_bias), df, to + v * kLanes);
       }
     }
     in.codes[0] += codes.group_stride;

@@ -112,19 +112,17 @@ HWY_INLINE void ForEachStretch(uint64_t bits, const Call& call) {
   }
 }
 
-// sums = sums * corrections + weights * values, for kVectors vectors of dimensions.
+// Adds weights * values to sums, for kVectors vectors of dimensions.
 template <quant::Dtype kDtype, size_t kRows, size_t kVectors>
 HWY_INLINE void AddRawVectors(const RawRows<kDtype>& values, uint64_t seen, size_t d,
-                              const float* weights, const float* corrections, LineAsker* asked,
-                              float* sums, size_t pitch) {
+                              const float* weights, LineAsker* asked, float* sums, size_t pitch) {
   const DF df;
   VF of[kRows][kVectors];
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
-      of[r][v] =
-          hn::Mul(hn::LoadU(df, sums + r * pitch + d + v * kLanes), hn::Set(df, corrections[r]));
+      of[r][v] = hn::LoadU(df, sums + r * pitch + d + v * kLanes);
     }
   }
   LineAsker asker = *asked;
@@ -160,16 +158,13 @@ HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& 
                                       const DecodeScratch& scratch) {
   const RawRows<kDtype> values(value, unit, first);
   const float* weights = scratch.scores + row * kDecodeTile;
-  const float* corrections = strip.corrections + row;
   float* sums = job.sums.values + (strip.first + row) * job.value_pitch;
   size_t d = 0;
   for (; d + 4 * kLanes <= value.dim; d += 4 * kLanes) {
-    AddRawVectors<kDtype, kRows, 4>(values, seen, d, weights, corrections, asker, sums,
-                                    job.value_pitch);
+    AddRawVectors<kDtype, kRows, 4>(values, seen, d, weights, asker, sums, job.value_pitch);
   }
   for (; d < value.dim; d += kLanes) {
-    AddRawVectors<kDtype, kRows, 1>(values, seen, d, weights, corrections, asker, sums,
-                                    job.value_pitch);
+    AddRawVectors<kDtype, kRows, 1>(values, seen, d, weights, asker, sums, job.value_pitch);
   }
 }
 

@@ -22,10 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// sums = sums * corrections + dots * steps + offsets, for some channels of the codes' group g.
+// Adds dots * steps to sums, for some channels of the codes' group g.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weights, uint32_t g,
-                           const float* corrections, float* sums, size_t pitch) {
+                           float* sums, size_t pitch) {
   const DF df;
   DotSums<kRows, kVectors> dots;
   DotValues<kKind, kDigits>(in, &dots);
@@ -33,15 +33,12 @@ HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weigh
   for (size_t r = 0; r < kRows; ++r) {
     const VF step = hn::Set(df, weights.step(g, r));
     const VF raised_step = hn::Mul(step, hn::Set(df, 1 / kRaise));
-    const VF offset = hn::Set(df, weights.offset(g, r));
-    const VF correction = hn::Set(df, corrections[r]);
     float* to = sums + r * pitch;
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
-      const VF before = hn::MulAdd(hn::LoadU(df, to + v * kLanes), correction, offset);
       const VF dot = hn::ConvertTo(df, dots.of[r][v]);
       const VF of_dot = IsRaised<kKind>(v) ? raised_step : step;
-      hn::StoreU(hn::MulAdd(dot, of_dot, before), df, to + v * kLanes);
+      hn::StoreU(hn::MulAdd(dot, of_dot, hn::LoadU(df, to + v * kLanes)), df, to + v * kLanes);
     }
   }
 }
@@ -54,13 +51,13 @@ HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& val
   constexpr size_t kBytesOf64Channels = kKind == CodeKind::kNibbles ? 128 : 256;
   const TileCodes codes = ValueCodesOf(value, unit, tile);
   float* const sums = job.sums.values + strip.first * job.value_pitch;
-  WeightCodes<kDigits> weights(value, scratch, strip);
+  WeightCodes<kDigits> weights(job, value, scratch, strip);
   DotInput in;
   in.stride = codes.stride;
   in.asker = asker;
   in.steps = (tile.tokens + 3) / 4;
   in.row_pitch = kDecodeTile;
-  in.digit_pitch = WeightCodes<kDigits>::kDigitPitch;
+  in.digit_pitch = kWeightDigitPitch;
   for (uint32_t group = 0; group < value.groups; ++group) {
     const uint32_t g = group % kChunkGroups;
     if (g == 0) {
@@ -71,12 +68,11 @@ HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& val
     in.factors = weights.codes(g);
     float* to = sums + group * value.group;
     if (value.group == 32) {
-      AddVectors<kKind, kDigits, kRows, 2>(in, weights, g, strip.corrections, to, job.value_pitch);
+      AddVectors<kKind, kDigits, kRows, 2>(in, weights, g, to, job.value_pitch);
       continue;
     }
     for (uint32_t c = 0; c < value.group; c += 64, in.codes[0] += kBytesOf64Channels) {
-      AddVectors<kKind, kDigits, kRows, 4>(in, weights, g, strip.corrections, to + c,
-                                           job.value_pitch);
+      AddVectors<kKind, kDigits, kRows, 4>(in, weights, g, to + c, job.value_pitch);
     }
   }
 }

@@ -31,6 +31,7 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // Groups whose weights are rounded together: times kStripHeads row heads they fill a vector.
 inline constexpr uint32_t kChunkGroups = kLanes / kStripHeads;
+inline constexpr size_t kWeightDigitPitch = size_t{kChunkGroups} * kStripHeads * kDecodeTile;
 
 // Codes of a tile's tokens.
 struct TileCodes64 {
@@ -59,15 +60,45 @@ struct TileCodes64 {
   }
 };
 
+// What 1 of the codes of a weight times a scale is worth, for each of [kChunkGroups][kStripHeads].
+struct WeightSteps {
+  alignas(64) float steps[kLanes];
+  alignas(64) float inverses[kLanes];  // of the steps
+  alignas(64) float middles[kLanes];   // what 1 of the codes' sum is worth
+
+  // Sets the steps from the largest products.
+  HWY_INLINE void Set(VF largest, float limit, float middle) {
+    const DF df;
+    const auto tiny = hn::Lt(largest, hn::Set(df, 1e-30f));  // false for NaN
+    const VF step = hn::Mul(largest, hn::Set(df, 1 / limit));
+    hn::Store(hn::IfThenZeroElse(tiny, hn::Div(hn::Set(df, limit), largest)), df, inverses);
+    hn::Store(step, df, steps);
+    hn::Store(hn::Mul(step, hn::Set(df, -middle)), df, middles);
+  }
+};
+
+// Rounds products of weights and scales with `inverse` and stores their codes. Returns the codes'
+// sum: a vector whose lanes are still to be added.
+template <uint32_t kDigits>
+HWY_INLINE VF StoreRounded(const TileRow64& x, float inverse, int8_t* codes, size_t digit_pitch) {
+  const VF factor = hn::Set(DF(), inverse);
+  const TileCodes64 rounded{RoundedProduct(x.v0, factor), RoundedProduct(x.v1, factor),
+                            RoundedProduct(x.v2, factor), RoundedProduct(x.v3, factor)};
+  return hn::ConvertTo(DF(), rounded.template Store<kDigits>(codes, digit_pitch));
+}
+
 // Rounds a strip's weights times scales of up to kChunkGroups groups to codes in scratch.codes.
 template <uint32_t kDigits>
 class WeightCodes {
  public:
-  static constexpr size_t kDigitPitch = size_t{kChunkGroups} * kStripHeads * kDecodeTile;
-
-  HWY_INLINE WeightCodes(const DecodeTensor& value, const DecodeScratch& scratch,
-                         const DecodeStrip& strip)
-      : value_(value), scratch_(scratch), strip_(strip) {}
+  HWY_INLINE WeightCodes(const DecodeJob& job, const DecodeTensor& value,
+                         const DecodeScratch& scratch, const DecodeStrip& strip)
+      : value_(value),
+        scratch_(scratch),
+        strip_(strip),
+        offset_repeats_(value.group / job.offset_channels),
+        offset_pitch_(size_t{job.offset_groups} * kLanes),
+        offsets_(job.sums.offsets + strip.first * offset_pitch_) {}
 
   // Rounds groups [first, first + count).
   template <size_t kRows>
@@ -76,12 +107,11 @@ class WeightCodes {
     RoundGroups<kRows, false>(first, count, asker);
   }
 
-  // Codes of the g-th of those groups: [kRows][kDecodeTile], the next digit kDigitPitch later.
+  // Codes of the g-th of those groups: [kRows][kDecodeTile], the next digit kWeightDigitPitch
+  // later.
   HWY_INLINE const int8_t* codes(uint32_t g) const { return scratch_.codes + CodesAt(g, 0); }
   // What 1 of the group's codes is worth.
-  HWY_INLINE float step(uint32_t g, size_t r) const { return steps_[g * kStripHeads + r]; }
-  // What the group's codes leave out, for each of its channels.
-  HWY_INLINE float offset(uint32_t g, size_t r) const { return offsets_[g * kStripHeads + r]; }
+  HWY_INLINE float step(uint32_t g, size_t r) const { return steps_.steps[g * kStripHeads + r]; }
 
  private:
   static HWY_INLINE size_t LanesAt(uint32_t g, size_t r) { return (g * kStripHeads + r) * kLanes; }
@@ -93,9 +123,8 @@ class WeightCodes {
   HWY_INLINE void RoundGroups(uint32_t first, uint32_t count, LineAsker* asker) {
     LineAsker local = *asker;  // a member or the pointer's target would be stored again and again
     FindLargest<kRows, kAllSeen>(first, count, &local);
-    SetSteps(Joined<JoinByMax>(count));
+    steps_.Set(LargestOfRows(count), CodeLimit(kDigits), value_.middle);
     RoundRows<kRows, kAllSeen>(first, count, &local);
-    hn::Store(Joined<JoinByAdd>(count), DF(), offsets_);
     *asker = local;
   }
   // Finds the largest products, to scratch.lanes.
@@ -114,14 +143,12 @@ class WeightCodes {
       }
     }
   }
-  // Writes the codes, and what they leave out to scratch.lanes.
+  // Writes the codes. Adds what they leave out, and the biases, to the offsets.
   template <size_t kRows, bool kAllSeen>
   HWY_INLINE void RoundRows(uint32_t first, uint32_t count, LineAsker* asker) const {
-    const DF df;
     const float* const scales = scratch_.value_scales + first * kDecodeTile;
     const float* const biases = scratch_.value_biases + first * kDecodeTile;
     const float* const scores = scratch_.scores;
-    float* const lanes = scratch_.lanes;
     int8_t* const codes = scratch_.codes;
     const bool biased = value_.biased;
     for (uint32_t g = 0; g < count; ++g) {
@@ -130,15 +157,15 @@ class WeightCodes {
         asker->Ask<kLinesToRound>();
         const TileRow64 weights = TileRow64::Load(scores + r * kDecodeTile);
         const TileRow64 x = weights.Times(SeenOf<kAllSeen>(r, scales + g * kDecodeTile));
-        const VF inverse = hn::Set(df, inverses_[g * kStripHeads + r]);
-        const TileCodes64 rounded{RoundedProduct(x.v0, inverse), RoundedProduct(x.v1, inverse),
-                                  RoundedProduct(x.v2, inverse), RoundedProduct(x.v3, inverse)};
-        const VI sum = rounded.template Store<kDigits>(codes + CodesAt(g, r), kDigitPitch);
-        VF offset = hn::Mul(hn::ConvertTo(df, sum), hn::Set(df, middles_[g * kStripHeads + r]));
-        if (biased) {
-          offset = weights.SumOfProducts(SeenOf<kAllSeen>(r, biases + g * kDecodeTile), offset);
-        }
-        hn::StoreU(offset, df, lanes + LanesAt(g, r));
+        const VF sum = StoreRounded<kDigits>(x, steps_.inverses[g * kStripHeads + r],
+                                             codes + CodesAt(g, r), kWeightDigitPitch);
+        const VF middle = hn::Set(DF(), steps_.middles[g * kStripHeads + r]);
+        AddOffset(first + g, r, [&](VF before) HWY_ATTR {
+          if (biased) {
+            before = weights.SumInOrder(SeenOf<kAllSeen>(r, biases + g * kDecodeTile), before);
+          }
+          return hn::MulAdd(sum, middle, before);
+        });
       }
     }
   }
@@ -152,31 +179,29 @@ class WeightCodes {
     return {seen.Keep(0, x.v0), seen.Keep(1, x.v1), seen.Keep(2, x.v2), seen.Keep(3, x.v3)};
   }
 
-  // Sets the steps from the largest products.
-  HWY_INLINE void SetSteps(VF largest) {
-    const DF df;
-    const VF limit = hn::Set(df, CodeLimit(kDigits));
-    const auto tiny = hn::Lt(largest, hn::Set(df, 1e-30f));  // false for NaN
-    const VF step = hn::Mul(largest, hn::Set(df, 1 / CodeLimit(kDigits)));
-    hn::Store(hn::IfThenZeroElse(tiny, hn::Div(limit, largest)), df, inverses_);
-    hn::Store(step, df, steps_);
-    hn::Store(hn::Mul(step, hn::Set(df, -value_.middle)), df, middles_);
+  // Joins lanes: lane kStripHeads g + r of the result is the largest of the lanes at (g, r).
+  HWY_INLINE VF LargestOfRows(uint32_t count) const {
+    if (count <= kChunkGroups / 2) return JoinedRows<JoinByMax>::Of8(scratch_.lanes);
+    return JoinedRows<JoinByMax>::Of16(scratch_.lanes);
   }
-  // Joins lanes: lane kStripHeads g + r of the result is that of the lanes at (g, r).
-  template <class Join>
-  HWY_INLINE VF Joined(uint32_t count) const {
-    if (count <= kChunkGroups / 2) return JoinedRows<Join>::Of8(scratch_.lanes);
-    return JoinedRows<Join>::Of16(scratch_.lanes);
+  // Replaces the offsets of a group of values by add(offset).
+  template <class Add>
+  HWY_INLINE void AddOffset(uint32_t group, size_t r, const Add& add) const {
+    float* const to = offsets_ + r * offset_pitch_ + group * offset_repeats_ * kLanes;
+    hn::StoreU(add(hn::LoadU(DF(), to)), DF(), to);
+    if (HWY_LIKELY(offset_repeats_ == 1)) return;
+    for (uint32_t i = 1; i < offset_repeats_; ++i) {
+      hn::StoreU(add(hn::LoadU(DF(), to + i * kLanes)), DF(), to + i * kLanes);
+    }
   }
 
   const DecodeTensor& value_;
   const DecodeScratch& scratch_;
   const DecodeStrip& strip_;
-  // [kChunkGroups][kStripHeads]
-  alignas(64) float steps_[kLanes];
-  alignas(64) float inverses_[kLanes];  // of the steps
-  alignas(64) float middles_[kLanes];   // what 1 of the codes' sum is worth
-  alignas(64) float offsets_[kLanes];
+  const uint32_t offset_repeats_;  // of a group of values
+  const size_t offset_pitch_;      // from a row head to the next
+  float* const offsets_;           // of the strip's first row head
+  WeightSteps steps_;
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE
