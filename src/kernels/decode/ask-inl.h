@@ -29,10 +29,21 @@ inline constexpr size_t kLinesToScale = 5;    // each row head and group
 inline constexpr size_t kLinesToRound = 5;    // each row head and group
 inline constexpr size_t kLinesToWiden = 12;   // each of keys and values
 
-template <int kLocality>
+inline constexpr size_t kLine = 64;
+
+// Asks for kLines lines. kLocality: 2 into L2, 3 into L1.
+template <int kLocality, size_t kLines>
+HWY_INLINE void AskForLines(uintptr_t first) {
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kLines; ++i) {
+    __builtin_prefetch(reinterpret_cast<const void*>(first + i * kLine), /*rw=*/0, kLocality);
+  }
+}
+
+template <int kLocality, size_t kLines>
 class PacedLines;
 
-// Asks for the lines of two ranges of bytes, one after the other. kLocality: 2 into L2, 3 into L1.
+// Asks for the lines of two ranges of bytes, one after the other.
 template <int kLocality>
 class LinesAhead {
  public:
@@ -49,10 +60,7 @@ class LinesAhead {
 
   template <size_t kLines>
   HWY_INLINE void Ask() {
-#pragma GCC unroll 16
-    for (size_t i = 0; i < kLines; ++i) {
-      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0, kLocality);
-    }
+    AskForLines<kLocality, kLines>(next_);
     next_ += kLines * step_;
     if (next_ >= end_) TakeSecond();
   }
@@ -62,8 +70,8 @@ class LinesAhead {
   }
 
  private:
-  friend class PacedLines<kLocality>;
-  static constexpr size_t kLine = 64;
+  template <int, size_t>
+  friend class PacedLines;
 
   HWY_INLINE void TakeSecond() {
     if (second_ == 0) step_ = 0;
@@ -77,9 +85,9 @@ class LinesAhead {
   size_t step_ = 0;
 };
 
-// The same lines for work that asks in small steps of known sizes, so that an address is all that
-// changes from one to the next. When none is left it asks for one line again and again.
-template <int kLocality>
+// The same lines for work that asks in turns of kLines lines, so that one address changes once a
+// turn. When no line is left it asks for some lines again and again.
+template <int kLocality, size_t kLines>
 class PacedLines {
  public:
   explicit HWY_INLINE PacedLines(const LinesAhead<kLocality>& lines)
@@ -96,22 +104,17 @@ class PacedLines {
     rest.end_ = end_;
     rest.second_ = second_;
     rest.second_end_ = second_end_;
-    rest.step_ = LinesAhead<kLocality>::kLine;
+    rest.step_ = kLine;
     return rest;
   }
 
-  // Asks for kLines lines after the next kSkipped ones, which stay the next ones.
-  template <size_t kSkipped, size_t kLines>
+  // Asks for lines [kFirst, kEnd) of the turn.
+  template <size_t kFirst, size_t kEnd>
   HWY_INLINE void Ask() const {
-    constexpr size_t kLine = LinesAhead<kLocality>::kLine;
-#pragma GCC unroll 16
-    for (size_t i = kSkipped; i < kSkipped + kLines; ++i) {
-      __builtin_prefetch(reinterpret_cast<const void*>(next_ + i * kLine), /*rw=*/0, kLocality);
-    }
+    AskForLines<kLocality, kEnd - kFirst>(next_ + kFirst * kLine);
   }
-  template <size_t kLines>
-  HWY_INLINE void Advance() {
-    next_ += kLines * LinesAhead<kLocality>::kLine;
+  HWY_INLINE void EndTurn() {
+    next_ += kLines * kLine;
     if (next_ >= end_) TakeSecond();
   }
 
@@ -143,9 +146,10 @@ class LineAsker {
   HWY_INLINE void AskFar() {
     far_.template Ask<kLines>();
   }
-  HWY_INLINE void AskNear() { near_.AskAll(); }
-  HWY_INLINE const NearLines& near() const { return near_; }
-  HWY_INLINE const FarLines& far() const { return far_; }
+  HWY_INLINE void AskAll() {
+    near_.AskAll();
+    far_.AskAll();
+  }
 
  private:
   NearLines near_;

@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
+#include "kernels/decode/pipeline_block-inl.h"
 #include "kernels/decode/unit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -135,29 +136,48 @@ class PartWalk {
     visit.key.layout = quant::LayoutOfUnit(*format.key.format, format.key.dim, block.page_tokens);
     visit.value.layout =
         quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
-    const uint64_t bytes = visit.key.layout.unit_bytes + visit.value.layout.unit_bytes;
+    if (pipeline_.Prepare(format) && PipelinedBlock::Fits(job_, visit)) {
+      return VisitPipelined(visit, blocks, b);
+    }
+    pipeline_.Drain();
+    VisitStaged(&visit, blocks, b);
+  }
+  HWY_INLINE uint32_t heads() const { return part_.end_head - part_.first_head; }
+
+  HWY_INLINE void VisitStaged(DecodeVisit* visit, quant::BlockTable blocks, size_t b) {
+    const DecodeFormat& format = job_.tensors[visit->format];
+    const uint64_t bytes = visit->key.layout.unit_bytes + visit->value.layout.unit_bytes;
     const bool raw = format.key.raw || format.value.raw;
     const bool has_near = !raw && bytes <= kMostNearBytes;
-    const bool is_pipelined = pipeline_.Prepare(format);
-    const bool by_block = is_pipelined && bytes * heads() <= kMostBlockBytes;
-    FarLines far(block.units);
+    const uint64_t far_units = HWY_MAX(kFarBytes / bytes, 1);
+    for (uint32_t head = part_.first_head; head < part_.end_head; ++head) {
+      const UnitPlace here = UnitOf(*visit, blocks[b], head);
+      visit->kv_head = head;
+      visit->key.bytes = here.key;
+      visit->value.bytes = here.value;
+      visit->near_key = has_near ? Later(*visit, blocks, b, head + 1).key : nullptr;
+      visit->far = Later(*visit, blocks, b, head + far_units);
+      UnitAttention(job_, *visit, scratch_).Run();
+    }
+  }
+
+  HWY_INLINE void VisitPipelined(const DecodeVisit& visit, quant::BlockTable blocks, size_t b) {
+    const uint64_t keys = visit.key.layout.unit_bytes, values = visit.value.layout.unit_bytes;
+    const bool by_block = (keys + values) * heads() <= kMostBlockBytes;
+    const UnitPlace next = Later(visit, blocks, b, part_.end_head);
+    const PipelinedBlock block(job_, visit, &pipeline_);
+    FarLines far(blocks[b].units);
     if (by_block) far = LaterBlock(visit, blocks, b);
     for (uint32_t head = part_.first_head; head < part_.end_head; ++head) {
-      const UnitPlace here = UnitOf(visit, block, head);
-      visit.kv_head = head;
-      visit.key.bytes = here.key;
-      visit.value.bytes = here.value;
-      visit.near_value = is_pipelined && value_before_ != nullptr ? value_before_ : here.value;
-      value_before_ = is_pipelined ? here.value : nullptr;
-      visit.near_key = has_near ? Later(visit, blocks, b, head + 1).key : nullptr;
+      const UnitPlace here = UnitOf(visit, blocks[b], head);
+      const std::byte* next_key = here.key + keys;
+      if (head + 1 == part_.end_head) next_key = next.key == nullptr ? here.key : next.key;
       if (!by_block) far = LaterUnit(visit, blocks, b, head);
-      UnitAttention(job_, visit, scratch_, is_pipelined ? &pipeline_ : nullptr, &far).Run();
+      block.Attend(head, here, next_key, &far);
       if (!by_block) far.AskAll();
     }
     far.AskAll();
   }
-
-  HWY_INLINE uint32_t heads() const { return part_.end_head - part_.first_head; }
   // Return what asks for the lines of a later unit, or of the units of a later block.
   HWY_INLINE FarLines LaterUnit(const DecodeVisit& visit, quant::BlockTable blocks, size_t b,
                                 uint32_t head) const {
@@ -203,7 +223,6 @@ class PartWalk {
   const DecodePart& part_;
   const DecodeScratch& scratch_;
   Pipeline pipeline_;
-  const std::byte* value_before_ = nullptr;  // of the unit before, if that was pipelined
 };
 
 HWY_ATTR void RunPartOnTarget(const DecodeJob& job, const DecodePart& part,

@@ -10,7 +10,8 @@
 //   values of the tile before, 0-63 | weights of tokens 32-63
 //   the same, 64-127                | weights times scales, and the largest of these products
 //
-// Each stage asks for as many lines as memory gives in its time. A row head's sums are the same
+// Each step asks for as many lines as memory gives in its time: far ones, and near ones of what the
+// stage after the next reads. A row head's sums are the same
 // bits as in the staged order: the pieces are its functions, and tiles are added in its order.
 #if defined(PREFIXD_KERNELS_DECODE_PIPELINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_PIPELINE_INL_H_
@@ -54,6 +55,9 @@ struct PipelineTile {
   size_t query_digit_pitch = 0;
   const QueryTerm* terms = nullptr;
   size_t first = 0;  // index of the first row head in job.sums
+  // Keys that are read after those of this tile.
+  const std::byte* near_codes = nullptr;
+  const std::byte* near_scales = nullptr;
 };
 
 // What lies between two tiles: the values of `tile` have not been added yet if `is_pending`. Its
@@ -72,7 +76,7 @@ template <class Shape>
 class PipelineStages {
  public:
   HWY_INLINE PipelineStages(const DecodeJob& job, const DecodeScratch& scratch,
-                            const PipelineTile& tile, const LineAsker& asker, PipelineState* state)
+                            const PipelineTile& tile, const FarLines& far, PipelineState* state)
       : job_(job),
         scratch_(scratch),
         next_(tile),
@@ -94,13 +98,13 @@ class PipelineStages {
         offsets_(job.sums.offsets),
         middle_(Shape::kValue == CodeKind::kNibbles ? 8.0f : 128.0f),
         sums_(job.sums),
-        near_(asker.near()),
-        far_(asker.far()) {}
+        near_{.codes = tile.near_codes, .scales = tile.near_scales},
+        far_(far) {}
 
-  // Computes the tile up to its products, and adds the values of the tile before. Returns what asks
-  // for the lines that follow.
+  // Computes the tile up to its products, and adds the values of the tile before. Returns what
+  // is left to be asked for.
   template <bool kPending>
-  HWY_INLINE LineAsker Run() {
+  HWY_INLINE FarLines Run() {
     VF above = hn::Set(DF(), -FLT_MAX);
     DotKeys<0>([&](size_t turn, auto step) PREFIXD_KERNELS_INLINE {
       At<kKeyItems>(step, [&](auto i) PREFIXD_KERNELS_INLINE { WidenKeys<0>(turn, i); });
@@ -123,7 +127,7 @@ class PipelineStages {
       At<kGroups>(step, [&](auto g) PREFIXD_KERNELS_INLINE { Multiply(g, turn); });
     });
     SetSteps();
-    return {near_.Rest(), far_.Rest()};
+    return far_.Rest();
   }
 
   // Adds the values of the tile before.
@@ -151,18 +155,31 @@ class PipelineStages {
     Unroll<kEnd - kBegin>(
         [&](auto i) PREFIXD_KERNELS_INLINE { item(std::integral_constant<size_t, kBegin + i>()); });
   }
-  // Asks for the lines of a step.
-  template <class Step>
-  HWY_INLINE void AskAt(Step) {
-    constexpr auto before = [](size_t step) { return step * Shape::kTurnLines / Shape::kSteps; };
-    constexpr size_t kSince = before(Step::value / 2 * 2), kAt = before(Step::value);
-    constexpr size_t kEnd = before(Step::value + 1);
-    near_.template Ask<kAt - kSince, kEnd - kAt>();
-    far_.template Ask<kAt - kSince, kEnd - kAt>();
-    if constexpr (Step::value % 2 == 1) {
-      near_.template Advance<kEnd - kSince>();
-      far_.template Advance<kEnd - kSince>();
+  // Asks for the lines of a step of one of the four stages. While keys are multiplied, the near
+  // lines are the values of the tile before and this tile's scales of values, then the next keys.
+  template <size_t kStage, class Step>
+  HWY_INLINE void AskAt(size_t stage_turn, Step) const {
+    const size_t turn = kStage % 2 * kTurns + stage_turn;  // of two stages
+    const PipelineSide& side = kStage < 2 ? before_.value : near_;
+    const std::byte* const scales = kStage < 2 ? tile_.value.scales : near_.scales;
+    constexpr CodeKind kKind = kStage < 2 ? Shape::kValue : Shape::kKey;
+    // Values of a group stand together, keys of a tile.
+    constexpr size_t kGroupTurns = kStage < 2 ? 2 * kTurns / Shape::kValueGroups : 2 * kTurns;
+    constexpr size_t kCodes = Shape::CodeBytes(kKind) / kLine / (2 * kTurns);
+    constexpr auto before = [](size_t lines, size_t step) { return step * lines / Shape::kSteps; };
+    constexpr size_t kFirst = before(kCodes, Step::value), kEnd = before(kCodes, Step::value + 1);
+    const std::byte* const group = side.codes + turn / kGroupTurns * side.group_stride;
+    AskForLines<3, kEnd - kFirst>(reinterpret_cast<uintptr_t>(group) +
+                                  (turn % kGroupTurns * kCodes + kFirst) * kLine);
+    if constexpr (Step::value == 0) {
+      AskForLines<3, 1>(reinterpret_cast<uintptr_t>(scales) + turn * kLine);
     }
+    far_.template Ask<before(Shape::kTurnLines, Step::value),
+                      before(Shape::kTurnLines, Step::value + 1)>();
+  }
+  template <class Step>
+  HWY_INLINE void EndStep(Step) {
+    if constexpr (Step::value + 1 == Shape::kSteps) far_.EndTurn();
     __asm__ volatile("");  // keeps the order
   }
 
@@ -173,8 +190,9 @@ class PipelineStages {
     DotKeyHalf<Shape>(tile_.key.codes + kHalf * kHalfBytes, tile_.query, tile_.query_digit_pitch,
                       key_sums_ + kHalf * kHalfSums,
                       [&](size_t turn, auto step) PREFIXD_KERNELS_INLINE {
-                        AskAt(step);
+                        AskAt<kHalf>(turn, step);
                         beside(turn, step);
+                        EndStep(step);
                       });
   }
   // Does `beside` along the products of half of the values of the tile before, if there is any.
@@ -183,8 +201,9 @@ class PipelineStages {
     if constexpr (!kPending) {
       for (size_t turn = 0; turn < kTurns; ++turn) {
         Unroll<Shape::kSteps>([&](auto step) PREFIXD_KERNELS_INLINE {
-          AskAt(step);
+          AskAt<2 + kHalf>(turn, step);
           beside(turn, step);
+          EndStep(step);
         });
       }
       return;
@@ -196,8 +215,9 @@ class PipelineStages {
                         steps_->steps + kFirst * kStripHeads,
                         values_ + before_.first * value_pitch_ + kHalf * 64, value_pitch_,
                         [&](size_t turn, auto step) PREFIXD_KERNELS_INLINE {
-                          AskAt(step);
+                          AskAt<2 + kHalf>(turn, step);
                           beside(turn, step);
+                          EndStep(step);
                         });
   }
 
@@ -326,18 +346,18 @@ class PipelineStages {
   float* const offsets_;
   const float middle_;
   const DecodeSums sums_;
-  PacedLines<3> near_;
-  PacedLines<2> far_;
+  const PipelineSide near_;
+  PacedLines<2, Shape::kTurnLines> far_;
 };
 
 template <class Shape>
 HWY_NOINLINE HWY_ATTR void AttendTile(const DecodeJob& job, const DecodeScratch& scratch,
-                                      const PipelineTile& tile, LineAsker* asker,
+                                      const PipelineTile& tile, FarLines* far,
                                       PipelineState* state) {
   if (state->is_pending) {
-    *asker = PipelineStages<Shape>(job, scratch, tile, *asker, state).template Run<true>();
+    *far = PipelineStages<Shape>(job, scratch, tile, *far, state).template Run<true>();
   } else {
-    *asker = PipelineStages<Shape>(job, scratch, tile, *asker, state).template Run<false>();
+    *far = PipelineStages<Shape>(job, scratch, tile, *far, state).template Run<false>();
   }
   state->tile = tile;
   state->is_pending = true;
@@ -345,9 +365,8 @@ HWY_NOINLINE HWY_ATTR void AttendTile(const DecodeJob& job, const DecodeScratch&
 template <class Shape>
 HWY_NOINLINE HWY_ATTR void DrainTile(const DecodeJob& job, const DecodeScratch& scratch,
                                      PipelineState* state) {
-  const std::byte* const idle = state->tile.value.codes;
-  const LineAsker asker{NearLines(idle), FarLines(idle)};
-  PipelineStages<Shape>(job, scratch, state->tile, asker, state).Drain();
+  const FarLines none(state->tile.value.codes);
+  PipelineStages<Shape>(job, scratch, state->tile, none, state).Drain();
   state->is_pending = false;
 }
 

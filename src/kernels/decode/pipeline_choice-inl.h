@@ -21,7 +21,7 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // The functions for one format. Null where it is not pipelined.
 struct PipelineFunctions {
-  void (*attend)(const DecodeJob&, const DecodeScratch&, const PipelineTile&, LineAsker*,
+  void (*attend)(const DecodeJob&, const DecodeScratch&, const PipelineTile&, FarLines*,
                  PipelineState*) = nullptr;
   void (*drain)(const DecodeJob&, const DecodeScratch&, PipelineState*) = nullptr;
 };
@@ -78,8 +78,8 @@ class Pipeline {
     return functions_.attend != nullptr;
   }
   // Requires: Prepare returned true.
-  HWY_INLINE void Attend(const PipelineTile& tile, LineAsker* asker) {
-    functions_.attend(job_, scratch_, tile, asker, &state_);
+  HWY_INLINE void Attend(const PipelineTile& tile, FarLines* far) {
+    functions_.attend(job_, scratch_, tile, far, &state_);
   }
   // Adds what is left to be added. Call it before anything else uses the scratch memory or sums.
   HWY_INLINE void Drain() {

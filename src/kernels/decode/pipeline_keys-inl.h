@@ -16,6 +16,7 @@
 #include "kernels/decode/dot-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/pipeline_shape-inl.h"
+#include "kernels/decode/tile-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();

@@ -14,6 +14,7 @@
 
 #include "hwy/highway.h"
 
+#include "kernels/decode/ask-inl.h"
 #include "kernels/decode/dot-inl.h"
 #include "kernels/decode/job.h"
 
@@ -52,14 +53,18 @@ struct PipelineShape {
   // A step is 16 products. So many steps has one of kTurns turns of a stage.
   static constexpr size_t kSteps = 4 * kDigits;
 
-  static constexpr size_t BytesOf(CodeKind kind, uint32_t groups, bool biased) {
-    return size_t{kDecodeTile} *
-           (kPipelineDim / (kind == CodeKind::kNibbles ? 2 : 1) + groups * (biased ? 4 : 2));
+  // Bytes of a tile.
+  static constexpr size_t CodeBytes(CodeKind kind) {
+    return size_t{kDecodeTile} * kPipelineDim / (kind == CodeKind::kNibbles ? 2 : 1);
+  }
+  static constexpr size_t ParameterBytes(uint32_t groups, bool biased) {
+    return size_t{kDecodeTile} * groups * (biased ? 4 : 2);
   }
   // Cache lines of a tile for each turn of all kStages stages.
   static constexpr size_t kTurnLines =
-      (BytesOf(kKey, kKeyGroups, kKeyBiased) + BytesOf(kValue, kValueGroups, kValueBiased)) / 64 /
-      (kStages * kTurns);
+      (CodeBytes(kKey) + CodeBytes(kValue) + ParameterBytes(kKeyGroups, kKeyBiased) +
+       ParameterBytes(kValueGroups, kValueBiased)) /
+      kLine / (kStages * kTurns);
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

@@ -18,7 +18,6 @@
 #include "kernels/convert/unit_tiles-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/keys-inl.h"
-#include "kernels/decode/pipeline_choice-inl.h"
 #include "kernels/decode/raw-inl.h"
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/tile-inl.h"
@@ -42,11 +41,10 @@ struct DecodeVisit {
   uint32_t tokens = 0;
   uint32_t format = 0;
   DecodeUnit key, value;
-  // Units of the same layouts that are read next: their lines are brought into the L1 cache, those
-  // of values first. A pipeline reads the values of the unit before. near_key is null if no lines
-  // are to be asked for.
-  const std::byte* near_value = nullptr;
+  // Units of the same layouts that are read later; null if none is to be asked for. The next unit's
+  // keys are brought into the L1 cache after this unit's values.
   const std::byte* near_key = nullptr;
+  UnitPlace far;
 };
 
 // Calls `call.template operator()<kind, digits>()`.
@@ -69,28 +67,19 @@ HWY_INLINE void WithRows(uint32_t rows, const Call& call) {
 
 class UnitAttention {
  public:
-  // pipeline: null if the visit's format is not pipelined. far: lines of later units, of which some
-  // are asked for.
   HWY_INLINE UnitAttention(const DecodeJob& job, const DecodeVisit& visit,
-                           const DecodeScratch& scratch, Pipeline* pipeline, FarLines* far)
+                           const DecodeScratch& scratch)
       : job_(job),
         visit_(visit),
         scratch_(scratch),
-        pipeline_(pipeline),
         format_(job.tensors[visit.format]),
-        far_(far),
-        asker_(AskerOf(visit, *far)) {}
+        asker_(AskerOf(visit)) {}
 
   HWY_ATTR void Run() {
     for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
       DecodeTokens tile{.first = first, .tokens = HWY_MIN(kDecodeTile, visit_.tokens - first)};
       tile.tokens = EndOfSeen(tile);
       if (tile.tokens == 0) continue;
-      if (IsPipelined(tile)) {
-        AttendPipelined(tile);
-        continue;
-      }
-      if (pipeline_ != nullptr) pipeline_->Drain();
       asker_.Ask<kLinesToWiden>();
       key_ = Tiled(format_.key, visit_.key, tile, scratch_.key_tile);
       WidenTile(format_.key, key_.unit, key_.tokens, scratch_.key_scales, scratch_.key_biases);
@@ -100,17 +89,21 @@ class UnitAttention {
         AttendStrip(tile, strip, HWY_MIN(kStripHeads, row_heads - strip));
       }
     }
-    asker_.AskNear();
-    *far_ = asker_.far();
+    asker_.AskAll();
   }
 
  private:
-  static HWY_INLINE LineAsker AskerOf(const DecodeVisit& visit, const FarLines& far) {
-    const NearLines idle(visit.key.bytes);
-    return {visit.near_key == nullptr ? idle
-                                      : NearLines(visit.near_value, visit.value.layout.unit_bytes,
-                                                  visit.near_key, visit.key.layout.unit_bytes),
-            far};
+  static HWY_INLINE LineAsker AskerOf(const DecodeVisit& visit) {
+    const size_t key_bytes = visit.key.layout.unit_bytes;
+    const size_t value_bytes = visit.value.layout.unit_bytes;
+    const LinesAhead<3> no_near(visit.key.bytes);
+    const LinesAhead<2> no_far(visit.key.bytes);
+    return {visit.near_key == nullptr
+                ? no_near
+                : LinesAhead<3>(visit.value.bytes, value_bytes, visit.near_key, key_bytes),
+            visit.far.key == nullptr
+                ? no_far
+                : LinesAhead<2>(visit.far.key, key_bytes, visit.far.value, value_bytes)};
   }
 
   // A tile where it can be read in tiled order.
@@ -134,47 +127,6 @@ class UnitAttention {
     return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
   }
 
-  // Whether all row heads see the whole tile and fill strips.
-  HWY_INLINE bool IsPipelined(const DecodeTokens& tile) const {
-    const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
-    if (pipeline_ == nullptr || job_.shape.soft_cap != 0 || tile.tokens != kDecodeTile ||
-        row_heads % kStripHeads != 0) {
-      return false;
-    }
-    uint64_t seen = ~uint64_t{0};
-    for (uint32_t row = visit_.first_row; row < visit_.end_row; ++row) seen &= SeenBy(row, tile);
-    return seen == ~uint64_t{0};
-  }
-  static HWY_INLINE PipelineSide SideOf(const DecodeTensor& tensor, const DecodeUnit& unit,
-                                        const DecodeTokens& tile, const TileCodes& codes) {
-    return {.codes = codes.half[0],
-            .scales = unit.bytes + unit.layout.scales_offset + tile.first * 2,
-            .biases = unit.bytes + unit.layout.biases_offset + tile.first * 2,
-            .group_stride = codes.group_stride,
-            .parameter_stride = unit.layout.slots * 2,
-            .bf16 = tensor.format->dtype == quant::Dtype::kBf16};
-  }
-  HWY_INLINE void AttendPipelined(const DecodeTokens& tile) {
-    const DecodeQueries& all = job_.queries[visit_.format];
-    const DecodeTensor& key = format_.key;
-    const uint32_t row_heads = (visit_.end_row - visit_.first_row) * job_.group();
-    PipelineTile next{.key = SideOf(key, visit_.key, tile, KeyCodesOf(key, visit_.key, tile)),
-                      .value = SideOf(format_.value, visit_.value, tile,
-                                      ValueCodesOf(format_.value, visit_.value, tile)),
-                      .query_digit_pitch = size_t{job_.row_heads()} * key.dim};
-    for (uint32_t first = 0; first < row_heads; first += kStripHeads) {
-      const size_t row_head = FirstRowHead() + first;
-      next.query = all.codes + row_head * key.dim;
-      next.terms = all.terms + row_head * key.groups;
-      next.first = size_t{visit_.slot} * job_.row_heads() + row_head;
-      pipeline_->Attend(next, &asker_);
-    }
-  }
-  // Index of the visit's first row head among those of all rows.
-  HWY_INLINE size_t FirstRowHead() const {
-    return (size_t{visit_.kv_head} * job_.rows.size() + visit_.first_row) * job_.group();
-  }
-
   // Returns the end of the tile's tokens that any row sees; 0 if no row sees any.
   HWY_INLINE uint32_t EndOfSeen(const DecodeTokens& tile) const {
     uint64_t seen = 0;
@@ -188,7 +140,8 @@ class UnitAttention {
 
   // Attends the visit's row heads [first, first + rows) to a tile.
   HWY_INLINE void AttendStrip(const DecodeTokens& tile, uint32_t first, uint32_t rows) {
-    const size_t row_head = FirstRowHead() + first;
+    const size_t row_head =
+        (size_t{visit_.kv_head} * job_.rows.size() + visit_.first_row) * job_.group() + first;
     DecodeStrip strip;
     strip.rows = rows;
     strip.first = size_t{visit_.slot} * job_.row_heads() + row_head;
@@ -250,9 +203,7 @@ class UnitAttention {
   const DecodeJob& job_;
   const DecodeVisit& visit_;
   const DecodeScratch& scratch_;
-  Pipeline* const pipeline_;
   const DecodeFormat& format_;
-  FarLines* const far_;
   LineAsker asker_;
   TiledTile key_, value_;  // the tile that is attended to
 };
