@@ -74,7 +74,7 @@ void TakeScratch(const Call& call, Pieces* pieces, DecodeScratch* scratch) {
   pieces->Take(scratch->lanes, size_t{16} * 16);
   pieces->Take(scratch->codes, size_t{2} * 16 * kDecodeTile);
   pieces->Take(scratch->key_tile, key_tile);
-  pieces->Take(scratch->value_tile, value_tile);
+  pieces->Take(scratch->value_tile, 2 * value_tile);
 }
 
 // Points all of a call's pieces into `memory` unless null. Returns the bytes that they take.

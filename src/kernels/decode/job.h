@@ -117,17 +117,17 @@ struct DecodeJob {
 
 // One thread's working memory, for one tile.
 struct DecodeScratch {
-  float* key_scales = nullptr;    // [key groups][kDecodeTile]
-  float* key_biases = nullptr;    // the same, of the middle code
-  float* value_scales = nullptr;  // [value groups][kDecodeTile]
-  float* value_biases = nullptr;  // the same, of the middle code
-  float* scores = nullptr;        // [kStripHeads][kDecodeTile], then weights
-  float* products = nullptr;      // [4 groups][kStripHeads][kDecodeTile], in a pipeline: weights
-                                  // times scales
-  float* lanes = nullptr;         // [16][16]
-  int8_t* codes = nullptr;        // [2][4 groups][kStripHeads][kDecodeTile]
-  std::byte* key_tile = nullptr;  // a tile of a page in layout rows, as a tiled unit
-  std::byte* value_tile = nullptr;
+  float* key_scales = nullptr;      // [key groups][kDecodeTile]
+  float* key_biases = nullptr;      // the same, of the middle code
+  float* value_scales = nullptr;    // [value groups][kDecodeTile]
+  float* value_biases = nullptr;    // the same, of the middle code
+  float* scores = nullptr;          // [kStripHeads][kDecodeTile], then weights
+  float* products = nullptr;        // [4 groups][kStripHeads][kDecodeTile], in a pipeline: weights
+                                    // times scales
+  float* lanes = nullptr;           // [16][16]
+  int8_t* codes = nullptr;          // [2][4 groups][kStripHeads][kDecodeTile]
+  std::byte* key_tile = nullptr;    // a tile of a page in layout rows, as a tiled unit
+  std::byte* value_tile = nullptr;  // two of them: in a pipeline one is still to be added
 };
 
 // A piece of work: some kv heads over the runs of one slot.

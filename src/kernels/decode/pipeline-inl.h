@@ -350,10 +350,13 @@ class PipelineStages {
   PacedLines<2, Shape::kTurnLines> far_;
 };
 
+// Aligned: where its loops begin in a line of code is worth up to a tenth of its time.
 template <class Shape>
-HWY_NOINLINE HWY_ATTR void AttendTile(const DecodeJob& job, const DecodeScratch& scratch,
-                                      const PipelineTile& tile, FarLines* far,
-                                      PipelineState* state) {
+HWY_NOINLINE HWY_ATTR __attribute__((aligned(64))) void AttendTile(const DecodeJob& job,
+                                                                   const DecodeScratch& scratch,
+                                                                   const PipelineTile& tile,
+                                                                   FarLines* far,
+                                                                   PipelineState* state) {
   if (state->is_pending) {
     *far = PipelineStages<Shape>(job, scratch, tile, *far, state).template Run<true>();
   } else {

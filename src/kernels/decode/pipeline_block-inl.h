@@ -59,15 +59,16 @@ class PipelinedBlock {
     PipelineTile tile{.query_digit_pitch = size_t{job_.row_heads()} * format_.key.dim};
     for (uint32_t first = 0; first < visit_.tokens; first += kDecodeTile) {
       tile.key = KeysOf(key, first);
-      tile.value = SideOf(format_.value, value, first,
-                          ValueCodesOf(format_.value, value, {first, kDecodeTile}));
+      tile.value = ValuesOf(value, first);
       const bool is_last = first + kDecodeTile == visit_.tokens;
-      const PipelineSide next =
-          is_last ? KeysOf({next_key, visit_.key.layout}, 0) : KeysOf(key, first + kDecodeTile);
       for (uint32_t strip = 0; strip < row_heads_; strip += kStripHeads) {
-        const bool is_again = strip + kStripHeads < row_heads_;  // with the same keys
-        tile.near_codes = is_again ? tile.key.codes : next.codes;
-        tile.near_scales = is_again ? tile.key.scales : next.scales;
+        if (strip + kStripHeads < row_heads_) {
+          AskAgain(&tile);
+        } else if (is_last) {
+          AskFor({next_key, visit_.key.layout}, 0, &tile);
+        } else {
+          AskFor(key, first + kDecodeTile, &tile);
+        }
         AttendStrip(first_row_head + strip, &tile, far);
       }
     }
@@ -81,18 +82,42 @@ class PipelinedBlock {
     pipeline_->Attend(*tile, far);
   }
   HWY_INLINE PipelineSide KeysOf(const DecodeUnit& unit, uint32_t first) const {
-    return SideOf(format_.key, unit, first, KeyCodesOf(format_.key, unit, {first, kDecodeTile}));
+    const TiledTile tile = Tiled(format_.key, unit, {first, kDecodeTile}, pipeline_->key_tile());
+    return SideOf(format_.key, tile, KeyCodesOf(format_.key, tile.unit, tile.tokens));
   }
-  static HWY_INLINE PipelineSide SideOf(const DecodeTensor& tensor, const DecodeUnit& unit,
-                                        uint32_t first, const TileCodes& codes) {
-    constexpr size_t kParameterBytes = 2;
+  HWY_INLINE PipelineSide ValuesOf(const DecodeUnit& unit, uint32_t first) const {
+    std::byte* const memory =
+        format_.value.in_rows ? pipeline_->NextValueTile(format_.value) : nullptr;
+    const TiledTile tile = Tiled(format_.value, unit, {first, kDecodeTile}, memory);
+    return SideOf(format_.value, tile, ValueCodesOf(format_.value, tile.unit, tile.tokens));
+  }
+  static HWY_INLINE PipelineSide SideOf(const DecodeTensor& tensor, const TiledTile& tile,
+                                        const TileCodes& codes) {
+    const quant::UnitLayout& layout = tile.unit.layout;
+    const std::byte* const parameters = tile.unit.bytes + tile.tokens.first * kParameterBytes;
     return {.codes = codes.half[0],
-            .scales = unit.bytes + unit.layout.scales_offset + first * kParameterBytes,
-            .biases = unit.bytes + unit.layout.biases_offset + first * kParameterBytes,
+            .scales = parameters + layout.scales_offset,
+            .biases = parameters + layout.biases_offset,
             .group_stride = codes.group_stride,
-            .parameter_stride = unit.layout.slots * kParameterBytes,
+            .parameter_stride = layout.slots * kParameterBytes,
             .bf16 = tensor.format->dtype == quant::Dtype::kBf16};
   }
+
+  // Set the keys that are read next: those of another tile, or the same again. Keys of 64 tokens
+  // are as many bytes in rows as in a tile.
+  HWY_INLINE void AskFor(const DecodeUnit& unit, uint32_t first, PipelineTile* tile) const {
+    const DecodeTensor& key = format_.key;
+    tile->near_codes =
+        unit.bytes + unit.layout.codes_offset + size_t{first} * key.dim * key.bits / 8;
+    tile->near_scales = unit.bytes + unit.layout.scales_offset +
+                        first * kParameterBytes * (key.in_rows ? key.groups : 1);
+  }
+  static HWY_INLINE void AskAgain(PipelineTile* tile) {
+    tile->near_codes = tile->key.codes;
+    tile->near_scales = tile->key.scales;
+  }
+
+  static constexpr size_t kParameterBytes = 2;
 
   const DecodeJob& job_;
   const DecodeVisit& visit_;

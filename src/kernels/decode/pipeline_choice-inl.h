@@ -33,7 +33,7 @@ HWY_INLINE bool HasNarrowParameters(const DecodeTensor& tensor) {
 template <class Shape>
 HWY_INLINE bool Fits(const DecodeFormat& format, uint32_t offset_groups) {
   const auto fits = [](const DecodeTensor& tensor, CodeKind kind, uint32_t group, bool biased) {
-    return !tensor.raw && !tensor.in_rows && tensor.dim == kPipelineDim && tensor.group == group &&
+    return !tensor.raw && tensor.dim == kPipelineDim && tensor.group == group &&
            tensor.biased == biased && tensor.bits == (kind == CodeKind::kNibbles ? 4 : 8) &&
            tensor.is_signed == (kind == CodeKind::kSignedBytes) && HasNarrowParameters(tensor);
   };
@@ -81,6 +81,12 @@ class Pipeline {
   HWY_INLINE void Attend(const PipelineTile& tile, FarLines* far) {
     functions_.attend(job_, scratch_, tile, far, &state_);
   }
+  // Returns memory for a tile of values in rows, which stays as it is while the next one is filled.
+  HWY_INLINE std::byte* NextValueTile(const DecodeTensor& value) {
+    is_second_ = !is_second_;
+    return scratch_.value_tile + (is_second_ ? value.tile_layout.unit_bytes : 0);
+  }
+  HWY_INLINE std::byte* key_tile() const { return scratch_.key_tile; }
   // Adds what is left to be added. Call it before anything else uses the scratch memory or sums.
   HWY_INLINE void Drain() {
     if (state_.is_pending) functions_.drain(job_, scratch_, &state_);
@@ -92,6 +98,7 @@ class Pipeline {
   const DecodeFormat* format_ = nullptr;
   PipelineFunctions functions_;
   PipelineState state_;
+  bool is_second_ = false;  // of the two tiles of values
 };
 
 }  // namespace prefixd::kernels::HWY_NAMESPACE

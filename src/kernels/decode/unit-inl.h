@@ -65,6 +65,28 @@ HWY_INLINE void WithRows(uint32_t rows, const Call& call) {
   return call.template operator()<4>();
 }
 
+// A tile where it can be read in tiled order.
+struct TiledTile {
+  DecodeUnit unit;
+  DecodeTokens tokens;  // of `unit`
+};
+// Returns the unit's tile, brought into tiled order in `memory` if the unit is in rows.
+HWY_INLINE TiledTile Tiled(const DecodeTensor& tensor, const DecodeUnit& unit,
+                           const DecodeTokens& tile, std::byte* memory) {
+  if (!tensor.in_rows) return {unit, tile};
+  for (uint32_t done = 0; done < tile.tokens; done += kUnitStepTokens) {
+    const uint32_t count = HWY_MIN(kUnitStepTokens, tile.tokens - done);
+    const UnitStep from{.shape = {.format = *tensor.format, .dim = tensor.dim},
+                        .layout = unit.layout,
+                        .first = tile.first + done,
+                        .count = count};
+    const UnitStep to{
+        .shape = tensor.tile, .layout = tensor.tile_layout, .first = done, .count = count};
+    StoreTilesOfRows(to, RowsInUnit(from, unit.bytes), memory);
+  }
+  return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
+}
+
 class UnitAttention {
  public:
   HWY_INLINE UnitAttention(const DecodeJob& job, const DecodeVisit& visit,
@@ -104,27 +126,6 @@ class UnitAttention {
             visit.far.key == nullptr
                 ? no_far
                 : LinesAhead<2>(visit.far.key, key_bytes, visit.far.value, value_bytes)};
-  }
-
-  // A tile where it can be read in tiled order.
-  struct TiledTile {
-    DecodeUnit unit;
-    DecodeTokens tokens;  // of `unit`
-  };
-  static HWY_INLINE TiledTile Tiled(const DecodeTensor& tensor, const DecodeUnit& unit,
-                                    const DecodeTokens& tile, std::byte* memory) {
-    if (!tensor.in_rows) return {unit, tile};
-    for (uint32_t done = 0; done < tile.tokens; done += kUnitStepTokens) {
-      const uint32_t count = HWY_MIN(kUnitStepTokens, tile.tokens - done);
-      const UnitStep from{.shape = {.format = *tensor.format, .dim = tensor.dim},
-                          .layout = unit.layout,
-                          .first = tile.first + done,
-                          .count = count};
-      const UnitStep to{
-          .shape = tensor.tile, .layout = tensor.tile_layout, .first = done, .count = count};
-      StoreTilesOfRows(to, RowsInUnit(from, unit.bytes), memory);
-    }
-    return {{memory, tensor.tile_layout}, {.first = 0, .tokens = tile.tokens}};
   }
 
   // Returns the end of the tile's tokens that any row sees; 0 if no row sees any.
