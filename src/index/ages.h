@@ -23,28 +23,56 @@ class Ages {
   // Stamps from before say nothing of a time: an earlier daemon drew them, or they were drawn anew.
   void ForgetStamps() { uses_.Restart(); }
 
-  // Counts blocks that a request reads, or that RAM gives up, at one time.
+  // Counts blocks that a request reads, or that RAM gives up, at one time: many of them in a few
+  // steps, because those that were stored or used together have one age.
   class Counting {
    public:
     // `stamp` and `serial` are the latest that were drawn.
-    Counting(Ages* ages, int64_t stamp, uint64_t serial)
-        : ages_(ages), now_us_(ages->clock_->MonotonicMicros()), stamp_(stamp), serial_(serial) {}
-    // Before the block is stamped anew.
-    void Read(const Node& node) const {
-      Add(node, &ages_->counted_.reuse_gap, &ages_->counted_.age_at_hit);
+    Counting(const Ages& ages, int64_t stamp, uint64_t serial, block::AgeHistogram* since_use,
+             block::AgeHistogram* since_birth)
+        : now_us_(ages.clock_->MonotonicMicros()),
+          use_{&ages.uses_, static_cast<uint64_t>(stamp), since_use},
+          birth_{&ages.births_, serial, since_birth} {}
+    ~Counting() {
+      Flush(use_);
+      Flush(birth_);
     }
-    void GivenUp(const Node& node) const {
-      Add(node, &ages_->counted_.idle_at_eviction, &ages_->counted_.lifetime_at_eviction);
+    Counting(const Counting&) = delete;
+    Counting& operator=(const Counting&) = delete;
+
+    // Before the block is stamped anew. Counts full blocks only.
+    void Add(const Node& node) {
+      const uint64_t serial = node.serial();
+      if (serial == 0) return;
+      Add(static_cast<uint64_t>(node.stamp), use_);
+      Add(serial, birth_);
     }
 
    private:
-    void Add(const Node& node, block::AgeHistogram* since_use,
-             block::AgeHistogram* since_birth) const;
+    struct Run {
+      const Timeline* timeline;
+      uint64_t latest;
+      block::AgeHistogram* histogram;
+      Timeline::Interval numbers{};  // of blocks that are not in the histogram yet
+      uint64_t blocks = 0;
+    };
+    void Add(uint64_t number, Run& run) {
+      if (!run.numbers.has(number)) Begin(number, run);
+      run.blocks += run.numbers.has(number) ? 1 : 0;
+    }
+    void Begin(uint64_t number, Run& run);
+    void Flush(Run& run);
 
-    Ages* const ages_;
-    const int64_t now_us_, stamp_;
-    const uint64_t serial_;
+    const int64_t now_us_;
+    Run use_, birth_;
   };
+  Counting CountRead(int64_t stamp, uint64_t serial) {
+    return Counting(*this, stamp, serial, &counted_.reuse_gap, &counted_.age_at_hit);
+  }
+  Counting CountGivenUp(int64_t stamp, uint64_t serial) {
+    return Counting(*this, stamp, serial, &counted_.idle_at_eviction,
+                    &counted_.lifetime_at_eviction);
+  }
 
   const block::BlockAges& counted() const { return counted_; }
 

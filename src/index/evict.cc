@@ -37,7 +37,7 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t b
       FreePage(page);
     }
   }
-  if (evicted.pages > 0 && !AnyInRam(node)) CountAges().GivenUp(node);
+  if (evicted.pages > 0 && !AnyInRam(node)) CountGivenUp().Add(node);
   return evicted;
 }
 

@@ -55,9 +55,12 @@ struct PrefixIndex::Impl {
   }
   // Sees to it that stamps from now on are `from` or later.
   void StampFrom(int64_t from) PREFIXD_REQUIRES(mutex);
-  // To count blocks that are read or given up now.
-  Ages::Counting CountAges() PREFIXD_REQUIRES(mutex) {
-    return Ages::Counting(&ages, next_stamp - 1, next_serial);
+  // To count the ages of blocks that are read, or given up, now.
+  Ages::Counting CountRead() PREFIXD_REQUIRES(mutex) {
+    return ages.CountRead(next_stamp - 1, next_serial);
+  }
+  Ages::Counting CountGivenUp() PREFIXD_REQUIRES(mutex) {
+    return ages.CountGivenUp(next_stamp - 1, next_serial);
   }
   Space* FindSpace(block::SpaceHandle handle) const PREFIXD_REQUIRES(mutex);
   bool IsEmpty(const Space& space) const PREFIXD_REQUIRES(mutex);

@@ -83,7 +83,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
   const size_t groups = path.pages.size() / path.blocks.size();
   const int64_t now = base::SystemClock::Get().UnixMicros();
   LeasedSums sums;
-  const Ages::Counting ages_now = CountAges();
+  Ages::Counting read = CountRead();
   const size_t ahead = std::min(kMarksAhead, path.pages.size());
   for (size_t i = 0; i < ahead; ++i) {
     if (path.pages[i] != nullptr) path.pages[i]->AskForMarks();
@@ -100,7 +100,7 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
       taken = true;
     }
     if (!taken || !lease.reads) continue;
-    ages_now.Read(*path.blocks[i]);
+    read.Add(*path.blocks[i]);
     Touch(*path.blocks[i], sums);
     if (path.blocks[i]->refused) Admit(*path.blocks[i]);
   }

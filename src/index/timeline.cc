@@ -1,13 +1,13 @@
 #include "index/timeline.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace prefixd::index {
 
 void Timeline::Note(uint64_t number, int64_t now_us) {
   if (samples_.empty()) {
     first_ = number;
-    last_found_ = 0;
   } else if (now_us - samples_.back().at_us < kApartUs) {
     return;
   }
@@ -15,18 +15,14 @@ void Timeline::Note(uint64_t number, int64_t now_us) {
   samples_.push_back({number - first_, now_us});
 }
 
-std::optional<int64_t> Timeline::At(uint64_t number, uint64_t latest) {
+std::optional<Timeline::Interval> Timeline::Find(uint64_t number, uint64_t latest) const {
   const uint64_t since_first = number - first_;
   if (samples_.empty() || since_first > latest - first_) return std::nullopt;
-  const auto holds = [&](size_t i) {
-    return i < samples_.size() && samples_[i].since_first <= since_first &&
-           (i + 1 == samples_.size() || since_first < samples_[i + 1].since_first);
-  };
-  if (!holds(last_found_)) {
-    const auto after = std::ranges::upper_bound(samples_, since_first, {}, &Sample::since_first);
-    last_found_ = static_cast<size_t>(after - samples_.begin()) - 1;
-  }
-  return samples_[last_found_].at_us;
+  const auto after = std::ranges::upper_bound(samples_, since_first, {}, &Sample::since_first);
+  const Sample& found = *std::prev(after);
+  const uint64_t end = after == samples_.end() ? latest - first_ + 1 : after->since_first;
+  return Interval{
+      .first = first_ + found.since_first, .count = end - found.since_first, .at_us = found.at_us};
 }
 
 // Drops a sample if those beside it then stand no further apart than an eighth of the later one's

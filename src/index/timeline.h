@@ -15,9 +15,19 @@ class Timeline {
   // `number` is drawn at `now_us`. Every draw must be noted, or follow a noted one within 50 ms.
   // Numbers count up, modulo 2^64; times do not fall.
   void Note(uint64_t number, int64_t now_us);
-  // Returns when `number` was drawn; nullopt if it was drawn before the first one that was noted,
-  // or after `latest`.
-  std::optional<int64_t> At(uint64_t number, uint64_t latest);
+  // Numbers [first, first + count) that have one time.
+  struct Interval {
+    uint64_t first = 0, count = 0;
+    int64_t at_us = 0;
+    bool has(uint64_t number) const { return number - first < count; }
+  };
+  // Returns the numbers that were drawn when `number` was; nullopt if it was drawn before the first
+  // one that was noted, or after `latest`.
+  std::optional<Interval> Find(uint64_t number, uint64_t latest) const;
+  std::optional<int64_t> At(uint64_t number, uint64_t latest) const {
+    const std::optional<Interval> found = Find(number, latest);
+    return found.has_value() ? std::optional(found->at_us) : std::nullopt;
+  }
   // Forgets everything: numbers from before mean nothing from now on.
   void Restart() { samples_.clear(); }
 
@@ -32,7 +42,6 @@ class Timeline {
 
   uint64_t first_ = 0;
   std::vector<Sample> samples_;
-  size_t last_found_ = 0;  // numbers that are asked for together stand together
 };
 
 }  // namespace prefixd::index
