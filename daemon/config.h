@@ -49,6 +49,7 @@ struct Config {
   std::optional<gid_t> admin_group;  // may use it beside the daemon's user and root; nullopt = none
   std::string listen;                // host:port; empty = no TCP
   std::string metrics;               // host:port of the metrics; empty = none
+  int metrics_spaces = 0;            // that have series of their own
   std::string token_file;            // path, "auto" resolved; TCP callers must send its token
   std::string directory;             // path of the SSD tier, "auto" resolved
   std::string arena;  // path of the arena file, "auto" resolved; empty = private memory

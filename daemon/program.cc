@@ -242,8 +242,8 @@ absl::Status Program::Open() {
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options, std::move(claims)));
   if (metrics_ != nullptr) {
-    metrics_->Show(
-        std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); }));
+    metrics_->Show(std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); },
+                                               static_cast<size_t>(config_.metrics_spaces)));
   }
   LookAtArena();
   NameArena();

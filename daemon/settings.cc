@@ -123,6 +123,14 @@ absl::Status ApplyMetrics(const std::string& value, const Environment&, Config* 
   return config->metrics.empty() ? absl::OkStatus() : ParseListenAddress(value).status();
 }
 
+absl::Status ApplyMetricsSpaces(const std::string& value, const Environment&, Config* config) {
+  if (!absl::SimpleAtoi(value, &config->metrics_spaces) || config->metrics_spaces < 0 ||
+      config->metrics_spaces > 1000) {
+    return Wants(value, "a number of spaces up to 1000");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
   PREFIXD_ASSIGN_OR_RETURN(config->ram, base::ParseSize(value));
   if (config->ram.percent <= 0 && config->ram.bytes == 0) return Wants(value, "more than 0");
@@ -278,6 +286,10 @@ constexpr SettingRule kSettings[] = {
      "serve metrics for Prometheus at http://HOST:PORT/metrics, 127.0.0.1:9464 say, to whoever "
      "connects; port 0: a free one, which the log names; off: none",
      ApplyMetrics},
+    {"metrics-spaces", "50", "N",
+     "spaces that have series of their own in the metrics, those that asked for most tokens; the "
+     "others are one, \"other\"",
+     ApplyMetricsSpaces},
     {"token-file", "auto", "PATH",
      "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
      "prefixd.token beside prefixd.sock",

@@ -15,8 +15,7 @@ namespace prefixd::daemon {
 class Collector final : public prometheus::Collectable {
  public:
   // `get_stats` is called by each scrape; it must be thread-safe.
-  explicit Collector(std::function<block::Stats()> get_stats,
-                     size_t most_spaces = SpaceSeries::kMostSpaces)
+  Collector(std::function<block::Stats()> get_stats, size_t most_spaces)
       : get_stats_(std::move(get_stats)), spaces_(most_spaces) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;

@@ -18,9 +18,8 @@ std::string SpaceLabel(const block::SpaceId& id);
 
 class SpaceSeries {
  public:
-  static constexpr size_t kMostSpaces = 50;
-
-  explicit SpaceSeries(size_t most = kMostSpaces) : most_(most) {}
+  // `most`: so many spaces have series of their own.
+  explicit SpaceSeries(size_t most) : most_(most) {}
 
   // Takes over what was counted since the last call. No counter of AddTo ever falls, except that of
   // a space that lost its series and got one again, which begins at 0. A space keeps its series

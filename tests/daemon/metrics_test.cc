@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "daemon/config.h"
 #include "daemon/metrics/collector.h"
 #include "daemon/metrics/counter_rules.h"
 #include "daemon/metrics/stats_families.h"
@@ -133,6 +134,16 @@ TEST(MetricsTest, ACounterWithoutAMetricIsShownAllTheSame) {
   EXPECT_EQ(Shown(stats).at("prefixd_unlisted{name=new.thing}"), 7);
 }
 
+TEST(MetricsTest, TheNumberOfSpacesIsASetting) {
+  const Environment none = {{"XDG_RUNTIME_DIR", "/tmp/r"}, {"HOME", "/tmp/h"}};
+  EXPECT_EQ(LoadConfig({}, none)->config.metrics_spaces, 50);
+  EXPECT_EQ(LoadConfig({"--metrics-spaces", "7"}, none)->config.metrics_spaces, 7);
+  for (const char* const bad : {"1001", "many", "5%"}) {
+    EXPECT_THAT(std::string(LoadConfig({"--metrics-spaces", bad}, none).status().message()),
+                HasSubstr("is not a number of spaces up to 1000"));
+  }
+}
+
 // --- values ---
 
 TEST(MetricsTest, CountersAreThereBeforeTheyCountAndThoseOfATierWithIt) {
@@ -238,7 +249,7 @@ TEST(SpaceSeriesTest, TheSpacesThatAskForMostHaveSeriesAndTheRestIsOne) {
   block::Stats stats;
   for (uint32_t i = 0; i < 1000; ++i) stats.spaces.push_back(Space(i, 100 + i, i));
   AddTotals(&stats, 77);
-  SpaceSeries series;
+  SpaceSeries series(50);
   const auto shown = Advance(&series, stats);
   double sum = 0;
   size_t labels = 0;
@@ -247,7 +258,7 @@ TEST(SpaceSeriesTest, TheSpacesThatAskForMostHaveSeriesAndTheRestIsOne) {
     sum += value;
     ++labels;
   }
-  EXPECT_EQ(labels, SpaceSeries::kMostSpaces + 1);
+  EXPECT_EQ(labels, size_t{50} + 1);
   EXPECT_EQ(sum, static_cast<double>(stats.counters[0].value)) << "no token is lost or doubled";
   EXPECT_EQ(shown.at(Requested(999)), 1099);
   EXPECT_FALSE(shown.contains(Requested(0)));
@@ -312,11 +323,11 @@ TEST(SpaceSeriesTest, S3AScrapeOfAThousandSpacesIsBounded) {
     stats.spaces.back().identity.model = std::string(5000, 'm');
   }
   AddTotals(&stats);
-  const Collector collector([&stats] { return stats; });
+  const Collector collector([&stats] { return stats; }, 50);
   const auto families = collector.Collect();
   size_t most = 0;
   for (const MetricFamily& family : families) most = std::max(most, family.metric.size());
-  EXPECT_LE(most, 3 * (SpaceSeries::kMostSpaces + 1));
+  EXPECT_LE(most, 3 * (size_t{50} + 1));
 }
 
 // --- a real cache ---
@@ -324,7 +335,7 @@ TEST(SpaceSeriesTest, S3AScrapeOfAThousandSpacesIsBounded) {
 class CollectorTest : public testing::DaemonTest {
  protected:
   std::map<std::string, double> Scrape() { return Values(collector_.Collect()); }
-  const Collector collector_{[this] { return cache_->GetStats(); }};
+  const Collector collector_{[this] { return cache_->GetStats(); }, 50};
 };
 
 TEST_F(CollectorTest, AScrapeShowsWhatGetStatsShows) {
