@@ -254,16 +254,17 @@ absl::Status Attention::Attend(uint32_t layer, const prefixd_cuda_heads& queries
   arguments.sink_logits = sink_logits;
   arguments.layer = layer;
   PREFIXD_RETURN_IF_ERROR(context_->Enter());
-  // One kernel alone may overlap with the one before it: two of one call share parts.
+  // One kernel alone may overlap with the one before it, from Hopper on: two of one call share
+  // parts.
   const size_t kernels = static_cast<size_t>(std::count_if(
       shares_.begin(), shares_.end(), [](const WorkShare& share) { return share.blocks > 0; }));
+  const bool early = options_.early != 0 && kernels == 1 && context_->facts().major >= 9;
   for (size_t kernel = 0; kernel < shares_.size(); ++kernel) {
     if (shares_[kernel].blocks == 0) continue;
     arguments.work = shares_[kernel];
-    const cudaError_t error =
-        kernel == 0 ? QueueGeneric(arguments, stream)
-                    : QueueFast(arguments, fast_formats_[kernel - 1], launches_[kernel - 1],
-                                options_.early != 0 && kernels == 1, stream);
+    const cudaError_t error = kernel == 0 ? QueueGeneric(arguments, stream)
+                                          : QueueFast(arguments, fast_formats_[kernel - 1],
+                                                      launches_[kernel - 1], early, stream);
     PREFIXD_RETURN_IF_ERROR(FromCuda(error, "attend"));
   }
   return absl::OkStatus();
