@@ -302,6 +302,19 @@ TEST(SpaceSeriesTest, NoCounterFallsWhenASpaceLosesItsSeriesOrIsForgotten) {
   EXPECT_EQ(shown.at(kOtherRequested), 630);
 }
 
+TEST(SpaceSeriesTest, OtherDoesNotFallWhenTotalsWereReadBeforeTheSpaces) {
+  SpaceSeries series(2);
+  block::Stats stats;
+  stats.spaces = {Space(1, 1000)};
+  AddTotals(&stats, 10);
+  EXPECT_EQ(Advance(&series, stats).at(kOtherRequested), 10);
+  stats.spaces = {Space(1, 1100)};
+  stats.counters = {{"tokens.requested", 1105}};
+  EXPECT_EQ(Advance(&series, stats).at(kOtherRequested), 10);
+  stats.counters = {{"tokens.requested", 1120}};
+  EXPECT_EQ(Advance(&series, stats).at(kOtherRequested), 20);
+}
+
 TEST(SpaceSeriesTest, ASpaceThatComesAgainCountsOn) {
   SpaceSeries series(2);
   block::Stats stats;
