@@ -1,5 +1,4 @@
 // The C functions of prefixd/cuda.h: structs in, statuses out.
-#include <cstring>
 #include <utility>
 
 #include "attention.h"
@@ -139,7 +138,7 @@ void prefixd_cuda_pin_progress(const prefixd_cuda_arena* arena, prefixd_cuda_pin
     state.pinned_slices = progress.pinned_slices;
     state.refused_slices = progress.refused_slices;
     state.finished = progress.finished ? 1 : 0;
-    std::strncpy(state.why_refused, progress.why_refused.c_str(), sizeof(state.why_refused) - 1);
+    CopyText(progress.why_refused, state.why_refused);
     Give(state, out);
   });
 }

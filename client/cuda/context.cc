@@ -3,7 +3,6 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
@@ -100,7 +99,7 @@ absl::Status Context::Prepare() {
   PREFIXD_RETURN_IF_ERROR(Enter());
   cudaDeviceProp properties;
   PREFIXD_RETURN_IF_ERROR(FromCuda(cudaGetDeviceProperties(&properties, device_), "open"));
-  std::strncpy(facts_.name, properties.name, sizeof(facts_.name) - 1);
+  CopyText(properties.name, facts_.name);
   facts_.major = static_cast<uint32_t>(properties.major);
   facts_.minor = static_cast<uint32_t>(properties.minor);
   facts_.processors = static_cast<uint32_t>(properties.multiProcessorCount);

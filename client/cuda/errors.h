@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -48,6 +49,14 @@ void Give(Struct from, Struct* to) noexcept {
   if (to == nullptr) return;
   from.size = to->size;
   std::memcpy(to, &from, std::min(to->size, sizeof(Struct)));
+}
+
+// Copies text into a member of a struct, cut to fit.
+template <size_t kBytes>
+void CopyText(std::string_view from, char (&to)[kBytes]) noexcept {
+  const size_t bytes = std::min(from.size(), kBytes - 1);
+  std::memcpy(to, from.data(), bytes);
+  to[bytes] = '\0';
 }
 
 // Clears the last error and calls `call`. If that throws, sets the last error and returns
