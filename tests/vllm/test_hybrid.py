@@ -23,6 +23,7 @@ import prefixd
 LONG = prompt(0, 1800)
 TURN = 140  # tokens of its answer
 REQUESTS, ANSWER = 16, 80  # at once, and the tokens of their answers
+PATIENT = {"lookup_deadline_ms": 30_000, "load_deadline_ms": 30_000}  # on a busy machine
 AT_ONCE = [
     prompt(3000 * (at % 3), 500 + 60 * (at % 8)) + prompt(30_000 + 500 * at, 90)
     for at in range(REQUESTS)
@@ -67,6 +68,7 @@ class Family:
             cls.daemon.address if shared else None,
             module="dying",
             environment={"PREFIXD_DIES": str(cls.victim)},
+            extra=PATIENT,
             **{**said, **cls.settings, **more},
         )
         cls.addClassCleanup(engine.end)
@@ -222,7 +224,13 @@ class Lfm2Test(DaemonTest):
         address = cls.daemon.address if shared else None
         said = {"model": str(cls.folder / "model"), "max_model_len": 2048}
         engine = Engine(
-            cls.folder, name, address, one_process=True, enable_prefix_caching=True, **said
+            cls.folder,
+            name,
+            address,
+            extra=PATIENT,
+            one_process=True,
+            enable_prefix_caching=True,
+            **said,
         )
         cls.addClassCleanup(engine.end)
         engine.wait_until_shared()
