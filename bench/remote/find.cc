@@ -46,6 +46,14 @@ class CountingStore final : public remote::RemoteStore {
   absl::StatusOr<uint64_t> RaiseNumber(const std::string& name, base::Deadline deadline) override {
     return store_->RaiseNumber(name, deadline);
   }
+  absl::Status WritePost(const std::string& board, const remote::Post& post,
+                         std::chrono::seconds lifetime, base::Deadline deadline) override {
+    return store_->WritePost(board, post, lifetime, deadline);
+  }
+  absl::StatusOr<std::vector<remote::Post>> ReadBoard(const std::string& board,
+                                                      base::Deadline deadline) override {
+    return store_->ReadBoard(board, deadline);
+  }
   remote::RemoteStatus Status() const override { return store_->Status(); }
 
   std::atomic<uint64_t> finds{0};

@@ -41,7 +41,9 @@ TEST_F(SpaceTokensTest, EachSpaceCountsItsOwnLookups) {
       .restorable = {.ram = hit.match.restorable_tokens, .ssd = 0, .remote = 0},
       .used = {.ram = 150, .ssd = 0, .remote = 0}};
   EXPECT_EQ(Of(one), expected);
-  EXPECT_EQ(Of(two), block::SpaceTokens{.requested = 200});
+  block::SpaceTokens missed;
+  missed.requested = 200;
+  EXPECT_EQ(Of(two), missed);
   EXPECT_EQ(Counted("tokens.requested"), 400u);
   EXPECT_EQ(Counted("tokens.used.ram"), 150u);
 }
