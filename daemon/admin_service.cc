@@ -67,7 +67,7 @@ AdminService::Reactor* AdminService::ListSpaces(Context* context,
     Call call(cache_, "rpc.list_spaces");
     return call.End(DoListSpaces(*request, reply));
   };
-  // What other hosts have is asked for, and waited for, on a thread that no worker's call needs.
+  // The call waits for the shared store, so it runs on a thread that no worker's call needs.
   if (!request->explain_against().empty() && cache_->has_remote()) {
     return dispatch_->Admin(context->DefaultReactor(), answer);
   }
@@ -83,7 +83,7 @@ void AdminService::AddOtherHosts(const block::SpaceIdentity& against, v1::ListSp
   }
   block::SpaceIdentity reference = against;
   reference.salt.clear();
-  // By how much they differ, and then newest first.
+  // Sorted by how many fields differ; equal ones keep their order, newest first.
   std::multimap<size_t, std::pair<const cache::ToldSpace*, std::vector<std::string>>> nearest;
   for (const cache::ToldSpace& told : *others) {
     std::vector<std::string> fields = block::DifferingFields(reference, told.identity);

@@ -18,7 +18,7 @@ void RunRemote(Bench& bench) {
   const bool transfers = bench.Wants("load") || bench.Wants("store");
   const auto veth = transfers ? Veth::Make(bench.directory() + "/ip.log")
                               : absl::StatusOr<std::unique_ptr<Veth>>(nullptr);
-  // Before all that has threads: they fork.
+  // The peers fork, so they start before anything that has threads.
   const std::unique_ptr<LoopbackPeer> near = LoopbackPeer::Start(kPeerBytes);
   if (!bench.Check(near != nullptr, "no process for raw TCP")) return;
   const std::unique_ptr<LoopbackPeer> far =

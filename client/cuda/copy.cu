@@ -87,7 +87,7 @@ struct TileBytes {
     }
   }
 
-  // Of token j.
+  // Unpacks eight codes of token j.
   __device__ void Codes(const TensorGeometry& t, uint32_t channel, uint32_t j,
                         uint32_t (&code)[8]) const {
     const uint32_t word[8] = {words[0].x, words[0].y, words[0].z, words[0].w,

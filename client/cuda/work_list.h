@@ -17,7 +17,8 @@ struct WorkShape {
   uint32_t kv_heads = 0, group = 0, query_rows = 0;
   uint32_t window = 0, sink_tokens = 0;
   std::vector<PairGeometry> formats;
-  // Of each format: 0, or the kernel (1, 2, ...) that its pages have; list i is kernel i's.
+  // Entry f names the kernel (1, 2, ...) that attends on pages of format f; 0: the generic one.
+  // List i is kernel i's.
   std::vector<uint8_t> kernel_of_format;
 };
 // How many thread blocks a kernel's list is cut for, and how many pages one works on at a time.

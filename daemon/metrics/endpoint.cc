@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   endpoint->host_ = parsed.host;
   mg_server_port port{};
   if (mg_get_server_ports(endpoint->context_, 1, &port) == 1) endpoint->port_ = port.port;
-  // For every path: civetweb's own handler of files is never reached.
+  // The handler serves every path, so that civetweb's own handler of files is never reached.
   mg_set_request_handler(endpoint->context_, "/", Handle, endpoint.get());
   return endpoint;
 }

@@ -98,7 +98,7 @@ void AddCounters(const block::Stats& stats, Families* families) {
   }
 }
 
-// Of the calls of a verb, those that were not refused are "ok".
+// Calls that were not refused count as "ok".
 void AddRequests(const block::Stats& stats, Families* families) {
   struct Verb {
     uint64_t all = 0, refused = 0;
@@ -198,7 +198,8 @@ void AddRam(const block::Stats& stats, Families* families) {
   for (const auto& [name, help, value] : gauges) families->Gauge(name, help, Number(value));
 }
 
-// Of pages; prefixd_disk_written_bytes_total has the metadata too.
+// Returns bytes of pages written for each byte that had to be; prefixd_disk_written_bytes_total
+// counts the metadata too.
 double WriteAmplification(const block::Stats& stats) {
   const double first = Number(CounterOf(stats, "bytes.spilled"));
   return first == 0 ? 1 : (first + Number(CounterOf(stats, "bytes.rewritten"))) / first;

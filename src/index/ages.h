@@ -40,7 +40,7 @@ class Ages {
     Counting(const Counting&) = delete;
     Counting& operator=(const Counting&) = delete;
 
-    // Before the block is stamped anew. Counts full blocks only.
+    // Call it before the block is stamped anew. Counts full blocks only.
     void Add(const Node& node) {
       const uint64_t serial = node.serial();
       if (serial == 0) return;

@@ -55,7 +55,7 @@ struct PrefixIndex::Impl {
   }
   // Sees to it that stamps from now on are `from` or later.
   void StampFrom(int64_t from) PREFIXD_REQUIRES(mutex);
-  // To count the ages of blocks that are read, or given up, now.
+  // Return what counts the ages of blocks that a request reads, or that RAM gives up, now.
   Ages::Counting CountRead() PREFIXD_REQUIRES(mutex) {
     return ages.CountRead(next_stamp - 1, next_serial);
   }

@@ -53,7 +53,7 @@ class RedisStore final : public RemoteStore {
                         base::Deadline deadline);
   // Why the ask has no reply that is not an error.
   absl::Status WhyNot(const Ask& ask) const;
-  // Whether the board has room for the field, which may be there already.
+  // Returns true if the board has the field, or room for it.
   absl::StatusOr<bool> HasRoom(const std::string& board, const std::string& field,
                                base::Deadline deadline);
   // Asks one command. The error that it, its server or the network gave.

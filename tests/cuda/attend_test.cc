@@ -15,9 +15,10 @@
 namespace prefixd::cuda {
 namespace {
 
-// Of the root mean square of the results. Tensor cores take queries and weights as 11 bits, so
-// errors grow with the scores; f16 and bf16 queries are exact. Over long contexts of normally
-// distributed values it is below 4e-4 (prefixd-bench-cuda), over a few tokens up to twice that.
+// The bound is relative to the root mean square of the results. Tensor cores take queries and
+// weights as 11 bits, so errors grow with the scores; f16 and bf16 queries are exact. Over long
+// contexts of normally distributed values it is below 4e-4 (prefixd-bench-cuda), over a few tokens
+// up to twice that.
 double BoundOf(const AttendCase& it) {
   if (it.precise) return 2e-5;
   return it.query_scale > 1 ? 2e-3 : 1e-3;

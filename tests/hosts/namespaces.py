@@ -39,7 +39,7 @@ class Link:
 
     def __init__(self) -> None:
         Link._made += 1
-        # Of the addresses for tests of networks (RFC 2544): others on this machine have other numbers.
+        # RFC 2544 keeps these addresses for tests of networks; each process takes numbers of its own.
         number = (os.getpid() * 8 + Link._made) % (1 << 14)
         net = f"198.{18 + (number >> 13)}.{(number >> 5) & 0xFF}"
         low = (number & 31) * 8

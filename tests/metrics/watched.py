@@ -23,7 +23,7 @@ DEPLOY = ROOT / "deploy"
 README = ROOT / "daemon" / "metrics" / "README.md"
 TOOLS = Path(os.environ["PREFIXD_TEST_TOOLS"])
 RULES = DEPLOY / "prometheus" / "prefixd-rules.yml"
-# Of the processes that Prometheus watches, these are everyone's.
+# Names of prefixd's metrics, and of those that every process has.
 _METRIC = re.compile(r"\b(?:instance:)?(?:prefixd|process)_[a-z0-9_]+(?::[a-z0-9]+)?|\bup\b")
 _HISTOGRAM_PART = re.compile(r"_(bucket|sum|count)$")
 

@@ -63,7 +63,7 @@ absl::Status Wishes::Keep(const std::set<block::SpaceId>& spaces,
   std::string text(kHead);
   text += '\n';
   for (const std::string& line : others_) absl::StrAppend(&text, line, "\n");
-  // Of too many, all of the tenant's are raised.
+  // If there are too many to list, one line asks to raise all of the tenant's.
   const std::set<block::SpaceId> tenant{block::SpaceId{}};
   for (const block::SpaceId& space : spaces.size() > kMostLines ? tenant : spaces) {
     absl::StrAppend(&text, name_of(space), " ", base::ToHex(space), "\n");

@@ -35,7 +35,7 @@ struct Offer {
 class Writer {
  public:
   static constexpr size_t kMostOffers = 256;
-  // Of the RAM budget, what offered sequences take; one is taken whatever its size.
+  // Offered sequences take at most the RAM budget divided by this; a single one may take more.
   static constexpr uint64_t kPartOfRam = 256;
   static constexpr int64_t kHitUs = 250'000;  // one hit in this time is marked as used
 
@@ -44,11 +44,11 @@ class Writer {
   bool Wants(const SpaceInfo& space) const { return far_->Serves(space); }
   // Never waits. If too many wait, the oldest is passed over.
   void Take(Offer offer) PREFIXD_EXCLUDES(mutex_);
-  // Whether a hit should be told with TakeHit, to mark its blocks as used in the store: true a few
-  // times a second, which is enough for what is hot. One word is read else.
+  // Returns true a few times a second: the caller then passes its hit to TakeHit, which is enough
+  // to keep what is hot. Otherwise it reads one word.
   bool WantsHit();
-  // What of the hit was not marked for an hour is, when nothing waits to be written. Never waits;
-  // replaces the hit before.
+  // The writer marks the hit's blocks as used in the store, each at most once an hour, when nothing
+  // waits to be written. Never waits; a hit replaces one that still waits.
   void TakeHit(Offer hit) PREFIXD_EXCLUDES(mutex_);
   bool Step() PREFIXD_EXCLUDES(mutex_);     // false: there is nothing to do
   bool StepHit() PREFIXD_EXCLUDES(mutex_);  // the same

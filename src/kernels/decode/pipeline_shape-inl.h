@@ -22,7 +22,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Of a lambda that belongs to its caller's loop.
+// Marks a lambda that the compiler must put into its caller's loop.
 #define PREFIXD_KERNELS_INLINE __attribute__((always_inline)) HWY_ATTR
 
 // Calls body(std::integral_constant<size_t, i>()) for i = 0 ... kCount - 1.

@@ -282,7 +282,7 @@ class SchedulerSide:
         if adapter is None:
             return
         ids = block_ids.get_block_ids(request_id)
-        # Those that vLLM keeps itself are not all: it has no use for one at the end of an answer.
+        # vLLM offers the states that it keeps itself, and keeps none at the end of an answer.
         offered = block_ids.boundary_state_offloads.get(request_id, ())
         states = {
             *(State(*one) for one in offered if one[2] % self._page == 0),

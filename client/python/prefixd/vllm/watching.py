@@ -37,7 +37,7 @@ class Sequences:
         self._lock = threading.Lock()
         self._added: list[Watched] = []
         self._gone: list[list[Any]] = []
-        # Of the other thread alone:
+        # Only the other thread uses these:
         self._by_end: OrderedDict[Any, Watched] = OrderedDict()  # least lately known first
         self._uses: Counter[Any] = Counter()  # sequences that have a block
         self._tokens = 0
