@@ -125,6 +125,7 @@ int MetricsEndpoint::Hear(const mg_connection* connection, const char* message) 
 void MetricsEndpoint::Show(std::shared_ptr<const prometheus::Collectable> source) {
   const base::MutexLock lock(mutex_);
   source_ = std::move(source);
+  shown_.NotifyAll();
 }
 
 int MetricsEndpoint::Handle(mg_connection* connection, void* self) {
@@ -156,9 +157,11 @@ void MetricsEndpoint::Answer(mg_connection* connection) {
 
 std::string MetricsEndpoint::Render() {
   const base::MutexLock lock(mutex_);
+  auto begun = std::chrono::steady_clock::now();
+  for (; source_ != nullptr && begun < next_; begun = std::chrono::steady_clock::now()) {
+    shown_.WaitUntil(mutex_, next_);
+  }
   if (source_ == nullptr) return "";
-  std::this_thread::sleep_until(next_);
-  const auto begun = std::chrono::steady_clock::now();
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, source_->Collect());
   const auto end = std::chrono::steady_clock::now();

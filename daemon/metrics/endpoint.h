@@ -41,7 +41,7 @@ class MetricsEndpoint {
   void Answer(mg_connection* connection) PREFIXD_EXCLUDES(mutex_);
   void Knock() const;  // connects to itself
   // Returns what a scrape shows; empty if there is nothing. All scrapes together take at most a
-  // tenth of one CPU: the next one waits for as long.
+  // tenth of one CPU: the next one waits for as long, or until Show takes its source away.
   std::string Render() PREFIXD_EXCLUDES(mutex_);
 
   mg_context* context_ = nullptr;
@@ -50,6 +50,7 @@ class MetricsEndpoint {
   std::atomic<bool> started_{false};
   std::string heard_;  // the first line before it started: why it did not
   base::Mutex mutex_;  // held while a scrape is made: one at a time
+  base::CondVar shown_;
   std::shared_ptr<const prometheus::Collectable> source_ PREFIXD_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point next_ PREFIXD_GUARDED_BY(mutex_){};
 };

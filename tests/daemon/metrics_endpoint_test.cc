@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -166,12 +167,16 @@ TEST_F(EndpointTest, AClientThatSendsAByteNowAndThenIsCutOff) {
 class SlowValue final : public prometheus::Collectable {
  public:
   static constexpr std::chrono::milliseconds kTakes{20};
+  explicit SlowValue(std::chrono::milliseconds takes = kTakes) : takes_(takes) {}
   std::vector<prometheus::MetricFamily> Collect() const override {
-    const auto end = std::chrono::steady_clock::now() + kTakes;
+    const auto end = std::chrono::steady_clock::now() + takes_;
     while (std::chrono::steady_clock::now() < end) {
     }
     return {{.name = "slow", .help = "", .type = prometheus::MetricType::Gauge, .metric = {{}}}};
   }
+
+ private:
+  const std::chrono::milliseconds takes_;
 };
 
 TEST_F(EndpointTest, ScrapesWithoutPauseTakeATenthOfTheTime) {
@@ -181,6 +186,16 @@ TEST_F(EndpointTest, ScrapesWithoutPauseTakeATenthOfTheTime) {
   for (int i = 0; i < 3; ++i) EXPECT_THAT(Get("/metrics"), StartsWith("HTTP/1.1 200"));
   EXPECT_GE(std::chrono::steady_clock::now() - first,
             3 * 10 * SlowValue::kTakes - SlowValue::kTakes);
+}
+
+TEST_F(EndpointTest, AScrapeThatWaitsForItsTurnHoldsUpNobodyWhoTakesTheSourceAway) {
+  endpoint_->Show(std::make_shared<SlowValue>(std::chrono::seconds(1)));
+  EXPECT_THAT(Get("/metrics"), StartsWith("HTTP/1.1 200"));
+  // The next turn is in nine seconds.
+  auto waits = std::async(std::launch::async, [this] { return Get("/metrics"); });
+  for (int i = 0; i < 20; ++i) Get("/");  // by then it waits, most likely
+  endpoint_->Show(nullptr);
+  EXPECT_THAT(waits.get(), StartsWith("HTTP/1.1 503"));
 }
 
 TEST_F(EndpointTest, ItStopsWithoutWaitingForTheNextClient) {
