@@ -5,7 +5,6 @@
 namespace prefixd::c {
 namespace {
 
-constexpr size_t kMostStructBytes = 4096;  // of a struct of any version; more is no valid size
 constexpr size_t kMostTokens = size_t{1} << 31;
 
 // No destructor: a thread may end after everything else.
@@ -41,18 +40,12 @@ prefixd_status Refuse(const char* sentence) noexcept {
 }
 
 bool CheckSize(const void* from, size_t size, size_t known) noexcept {
-  if (from == nullptr) return true;
-  if (size < sizeof(size_t) || size > kMostStructBytes) {
-    Refuse("prefixd: a struct's size member is not its size");
-    return false;
-  }
-  const auto* bytes = static_cast<const unsigned char*>(from);
-  for (size_t i = known; i < size; ++i) {
-    if (bytes[i] == 0) continue;
-    Refuse("prefixd: a struct asks for something that this library is too old for");
-    return false;
-  }
-  return true;
+  const char* const why = base::WhyNotReadable(from, size, known);
+  if (why == nullptr) return true;
+  char sentence[128];
+  std::snprintf(sentence, sizeof(sentence), "prefixd: %s", why);
+  Refuse(sentence);
+  return false;
 }
 
 bool CheckTokens(const uint32_t* tokens, size_t count) noexcept {

@@ -7,8 +7,6 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr size_t kMostStructBytes = 4096;  // of a struct of any version; more is no valid size
-
 // No destructor: a thread may end after everything else.
 thread_local char last_error[512] = "";
 thread_local prefixd_status last_status = PREFIXD_OK;
@@ -71,19 +69,12 @@ absl::Status FromCuda(cudaError_t error, const char* what) {
 }
 
 bool CheckSize(const void* from, size_t size, size_t known) noexcept {
-  if (from == nullptr) return true;
-  if (size < sizeof(size_t) || size > kMostStructBytes) {
-    SetError(PREFIXD_INVALID_ARGUMENT, "cuda: a struct's size member is not its size");
-    return false;
-  }
-  const auto* bytes = static_cast<const unsigned char*>(from);
-  for (size_t i = known; i < size; ++i) {
-    if (bytes[i] == 0) continue;
-    SetError(PREFIXD_INVALID_ARGUMENT,
-             "cuda: a struct asks for something that this library is too old for");
-    return false;
-  }
-  return true;
+  const char* const why = base::WhyNotReadable(from, size, known);
+  if (why == nullptr) return true;
+  char sentence[128];
+  std::snprintf(sentence, sizeof(sentence), "cuda: %s", why);
+  SetError(PREFIXD_INVALID_ARGUMENT, sentence);
+  return false;
 }
 
 }  // namespace prefixd::cuda

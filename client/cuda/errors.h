@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 
+#include "base/sized_struct.h"
 #include "prefixd/cuda.h"
 
 namespace prefixd::cuda {
@@ -30,26 +31,18 @@ prefixd_status Tell(const absl::Status& status) noexcept;
 // last error of this thread.
 absl::Status FromCuda(cudaError_t error, const char* what);
 
-// Returns true if the struct may be read: it is null, or its `size` is possible and nothing is set
-// in it that this library does not know. Otherwise sets the last error.
+// Returns true if the struct may be read (base::WhyNotReadable). Otherwise sets the last error.
 bool CheckSize(const void* from, size_t size, size_t known) noexcept;
 
 // Copies the members of `from` that caller and library both know; the others get their defaults.
 // Returns false as CheckSize().
 template <typename Struct>
 bool Take(const Struct* from, Struct* to) noexcept {
-  *to = {};
-  if (!CheckSize(from, from == nullptr ? 0 : from->size, sizeof(Struct))) return false;
-  if (from != nullptr) std::memcpy(to, from, std::min(from->size, sizeof(Struct)));
-  return true;
+  const bool readable = CheckSize(from, from == nullptr ? 0 : from->size, sizeof(Struct));
+  base::CopyKnown(readable ? from : nullptr, to);
+  return readable;
 }
-// Fills the members of `to` that its owner knows. `to` may be null.
-template <typename Struct>
-void Give(Struct from, Struct* to) noexcept {
-  if (to == nullptr) return;
-  from.size = to->size;
-  std::memcpy(to, &from, std::min(to->size, sizeof(Struct)));
-}
+using base::Give;
 
 // Copies text into a member of a struct, cut to fit.
 template <size_t kBytes>
