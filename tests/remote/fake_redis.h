@@ -52,6 +52,7 @@ class FakeRedis {
   remote::Endpoint endpoint() const { return {"127.0.0.1", port_}; }
   std::string address() const { return remote::TextOf(endpoint()); }
   int connections() const { return connections_; }
+  // Connections that it closed because an answer says so; not those that the client closed.
   int closed() const { return closed_; }
   size_t Count(const std::string& verb) const {
     const base::MutexLock lock(mutex_);
@@ -91,6 +92,7 @@ class FakeRedis {
   struct Client {
     base::Descriptor socket;
     remote::ReplyReader reader;  // commands look like replies
+    bool hang_up = false;
   };
 
   void Loop() {
@@ -103,8 +105,9 @@ class FakeRedis {
       size_t i = 2;
       for (auto it = clients.begin(); it != clients.end() && i < fds.size(); ++i) {
         const bool over = fds[i].revents != 0 && !Serve(&*it);
+        const bool hung_up = over && it->hang_up;
         it = over ? clients.erase(it) : std::next(it);
-        closed_ += over;
+        closed_ += hung_up;
       }
       if (fds[1].revents != 0) {
         base::Descriptor accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -127,7 +130,10 @@ class FakeRedis {
       for (const remote::Reply& item : command.items) words.push_back(item.text);
       const Answer answer = Answers(words);
       send(client->socket.get(), answer.bytes.data(), answer.bytes.size(), MSG_NOSIGNAL);
-      if (answer.close) return false;
+      if (answer.close) {
+        client->hang_up = true;
+        return false;
+      }
     }
     return true;
   }
