@@ -3,9 +3,11 @@ behind prefixd's back. Standard library alone."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -96,6 +98,17 @@ class Redis:
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def program() -> str:
+    """redis-server, or what PREFIXD_REDIS_SERVER names, Valkey's for example."""
+    return os.environ.get("PREFIXD_REDIS_SERVER", "redis-server")
+
+
+def has_tls() -> bool:
+    """Whether it was built with TLS: then it complains that it is given no certificate."""
+    asked = subprocess.run([program(), "--port", "0", "--tls-port", "1"], capture_output=True, text=True, timeout=DEADLINE_S)
+    return "configure TLS" in asked.stdout
+
+
 class Server(Process):
     """redis-server in a folder of its own; start() again after stop() goes on with what is there."""
 
@@ -112,7 +125,7 @@ class Server(Process):
                     raise
 
     def start(self) -> None:
-        command = ["redis-server", "--port", self.port, "--dir", self.folder]
+        command = [program(), "--port", self.port, "--dir", self.folder]
         command += [] if "--bind" in self.options else ["--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *self.options]
         super().__init__(command, self.folder / "redis.log")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hosts import BLOCK, HostsTest, Model, tokens_of
 from prefixd_process import DEADLINE_S, wait_for
-from servers import Server, free_port
+from servers import Server, free_port, has_tls
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "redis.conf"
 
@@ -236,6 +236,7 @@ class AccessTest(HostsTest):
         self.assertNotIn("cannot be checked", a.host.text("status"))
 
     @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+    @unittest.skipUnless(has_tls(), "the server has no TLS")
     def test_tls_with_the_right_authority_and_not_with_another(self):
         certificates = {name: self.certificate(name) for name in ("ours", "theirs")}
         port = free_port()

@@ -295,10 +295,10 @@ class TlsTest : public ::testing::Test {
   std::string File(const std::string& name) const { return folder_.path() + "/" + name; }
   // Null: this server program has no TLS.
   std::unique_ptr<RedisServer> Start(const std::string& certificate) {
-    testing::Process probe({testing::RedisProgram(), "--port", "0", "--tls-port", "1",
-                            "--tls-auth-clients", "nonsense"});
+    // One that has complains that it is given no certificate.
+    testing::Process probe({testing::RedisProgram(), "--port", "0", "--tls-port", "1"});
     probe.Wait();
-    if ((probe.out() + probe.err()).find("must be one of") == std::string::npos) return nullptr;
+    if (probe.out().find("configure TLS") == std::string::npos) return nullptr;
     Login login;
     login.tls = TlsContext::Make({.ca_file = File("ca.pem"),
                                   .cert_file = File("good.pem"),
