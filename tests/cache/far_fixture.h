@@ -13,6 +13,8 @@ namespace prefixd::testing {
 
 class FarTest : public CacheTest {
  protected:
+  ~FarTest() override { cache_.reset(); }  // before its clock
+
   cache::Options WithRemote(const std::string& tenant = "t") {
     cache::Options options = RamOnly();
     options.clock = &clock_;

@@ -132,6 +132,7 @@ TEST_F(QuotaTest, T4AReservationThatNobodyNamesForTenMinutesEnds) {
   EXPECT_EQ(Counter("reservations.announced_tokens"), 640u);
   EXPECT_TRUE(absl::IsNotFound(PutStart(session_, *idle_plan, idle, 0, 1)));
   EXPECT_TRUE(PutStart(session_, *used_plan, used, 0, 0).ok());
+  cache_.reset();  // before its clock
 }
 
 // A wait ends when whoever waits has gone, or its session has; never by a time that a slow machine
