@@ -46,6 +46,10 @@ class CountingStore final : public remote::RemoteStore {
   absl::StatusOr<uint64_t> RaiseNumber(const std::string& name, base::Deadline deadline) override {
     return store_->RaiseNumber(name, deadline);
   }
+  absl::StatusOr<uint64_t> RestoreNumber(const std::string& name, uint64_t least,
+                                         base::Deadline deadline) override {
+    return store_->RestoreNumber(name, least, deadline);
+  }
   absl::Status WritePost(const std::string& board, const remote::Post& post,
                          std::chrono::seconds lifetime, base::Deadline deadline) override {
     return store_->WritePost(board, post, lifetime, deadline);

@@ -240,6 +240,18 @@ absl::StatusOr<uint64_t> RedisStore::RaiseNumber(const std::string& name, base::
   return NumberOf(ask.reply);
 }
 
+// Of hosts that find nothing, one sets it. What was raised since goes on top.
+absl::StatusOr<uint64_t> RedisStore::RestoreNumber(const std::string& name, uint64_t least,
+                                                   base::Deadline deadline) {
+  Ask set = AskOf(name, {"SET", name, std::to_string(least), "NX"}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&set, deadline));
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t number, ReadNumber(name, deadline));
+  if (number >= least) return number;
+  Ask add = AskOf(name, {"INCRBY", name, std::to_string(least)}, kSmallReply);
+  PREFIXD_RETURN_IF_ERROR(One(&add, deadline));
+  return NumberOf(add.reply);
+}
+
 absl::StatusOr<bool> RedisStore::HasRoom(const std::string& board, const std::string& field,
                                          base::Deadline deadline) {
   Ask count = AskOf(board, {"HLEN", board}, kSmallReply);

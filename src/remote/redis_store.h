@@ -41,6 +41,8 @@ class RedisStore final : public RemoteStore {
                      std::span<const ConstRuns> stripes, base::Deadline deadline) override;
   absl::StatusOr<uint64_t> ReadNumber(const std::string& name, base::Deadline deadline) override;
   absl::StatusOr<uint64_t> RaiseNumber(const std::string& name, base::Deadline deadline) override;
+  absl::StatusOr<uint64_t> RestoreNumber(const std::string& name, uint64_t least,
+                                         base::Deadline deadline) override;
   absl::Status WritePost(const std::string& board, const Post& post, std::chrono::seconds lifetime,
                          base::Deadline deadline) override;
   absl::StatusOr<std::vector<Post>> ReadBoard(const std::string& board,

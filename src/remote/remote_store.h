@@ -97,6 +97,10 @@ class RemoteStore {
   virtual absl::StatusOr<uint64_t> ReadNumber(const std::string& name, base::Deadline deadline) = 0;
   virtual absl::StatusOr<uint64_t> RaiseNumber(const std::string& name,
                                                base::Deadline deadline) = 0;
+  // Puts back a number that the store lost. Returns what it is then: at least `least`, which must
+  // not be 0; more, if it was raised since, or if several hosts put it back at the same moment.
+  virtual absl::StatusOr<uint64_t> RestoreNumber(const std::string& name, uint64_t least,
+                                                 base::Deadline deadline) = 0;
 
   // A board has texts that all hosts see, each under a field of its own. Write replaces the field's
   // text, and lets the whole board stay for `lifetime` from now.

@@ -104,6 +104,31 @@ TEST_F(FarClearTest, AClearOfOneSpaceLeavesTheOthers) {
   EXPECT_EQ(Bring(tokens_), 0u);
 }
 
+TEST_F(FarClearTest, AHostThatSawAClearTellsAStoreThatLostIt) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  ASSERT_TRUE(cache_->Clear(nullptr).ok());
+  store_->ForgetNumbers();
+  clock_.Advance(60'000'000);
+  EXPECT_EQ(Bring(RandomTokens(2, 100)), 0u);
+  EXPECT_EQ(Counter("remote.clears_put_back"), 1u);
+  OpenHost();
+  EXPECT_EQ(Bring(tokens_), 0u) << "a host that starts later does not find what was cleared";
+}
+
+TEST_F(FarClearTest, AClearAfterTheStoreLostEarlierOnesIsAboveThem) {
+  OpenHost();
+  StoreAndWrite(tokens_);
+  for (const int64_t clear : {1, 2, 3}) {
+    ASSERT_TRUE(cache_->Clear(nullptr).ok()) << clear;
+    StoreAndWrite(RandomTokens(static_cast<uint64_t>(clear) + 1, 100));
+    store_->ForgetNumbers();
+  }
+  ASSERT_TRUE(cache_->Clear(nullptr).ok());
+  OpenHost();
+  for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Bring(RandomTokens(seed, 100)), 0u) << seed;
+}
+
 TEST_F(FarClearTest, AClearThatWaitsIsToldBeforeAnythingIsWritten) {
   OpenHost();
   StoreAndWrite(tokens_);

@@ -61,6 +61,11 @@ TEST(RealServerTest, WhatIsStoredIsFoundAndLoadedByAnotherStore) {
   EXPECT_EQ(*b->ReadNumber("number", Patiently()), 0u);
   EXPECT_EQ(*a->RaiseNumber("number", Patiently()), 1u);
   EXPECT_EQ(*b->ReadNumber("number", Patiently()), 1u);
+  EXPECT_EQ(*b->RestoreNumber("number", 1, Patiently()), 1u);
+  EXPECT_EQ(*b->RestoreNumber("lost", 3, Patiently()), 3u);
+  EXPECT_EQ(*a->RestoreNumber("lost", 3, Patiently()), 3u);
+  EXPECT_EQ(*a->RaiseNumber("lost, then raised", Patiently()), 1u);
+  EXPECT_EQ(*b->RestoreNumber("lost, then raised", 3, Patiently()), 4u);
   EXPECT_EQ(a->Status().bytes_written, 300 + 2 * kStripeBytes + 778);
 }
 

@@ -94,6 +94,19 @@ class FakeRemoteStore : public remote::RemoteStore {
     const base::MutexLock lock(mutex_);
     return ++numbers_[name];
   }
+  absl::StatusOr<uint64_t> RestoreNumber(const std::string& name, uint64_t least,
+                                         base::Deadline) override {
+    if (down || deaf) return absl::UnavailableError("fake: down");
+    const base::MutexLock lock(mutex_);
+    uint64_t& number = numbers_[name];
+    if (number < least) number += least;
+    return number;
+  }
+  // As when the server that has them comes back with nothing; bundles are on others.
+  void ForgetNumbers() {
+    const base::MutexLock lock(mutex_);
+    numbers_.clear();
+  }
   absl::Status WritePost(const std::string& board, const remote::Post& post, std::chrono::seconds,
                          base::Deadline) override {
     ++posted;

@@ -79,13 +79,36 @@ absl::StatusOr<uint64_t> Generations::Read(const block::SpaceId& space, base::De
     }
   }
   const int64_t asked_us = context_->Now();
-  PREFIXD_ASSIGN_OR_RETURN(const uint64_t number,
+  PREFIXD_ASSIGN_OR_RETURN(uint64_t number,
                            context_->options.remote.store->ReadNumber(NameOf(space), deadline));
+  // A store that does not take it back is asked again when the number is read next.
+  if (const auto put_back = PutBack(space, number, Seen(space), deadline); put_back.ok()) {
+    number = *put_back;
+  }
   const base::MutexLock lock(mutex_);
   if (known_.size() >= MostNames(*context_)) known_.clear();
   Known& known = known_[space];
   known = {.number = std::max(number, known.number), .read_us = asked_us};
   return known.number;
+}
+
+uint64_t Generations::Seen(const block::SpaceId& space) const {
+  const base::MutexLock lock(mutex_);
+  const auto known = known_.find(space);
+  return known == known_.end() ? 0 : known->second.number;
+}
+
+absl::StatusOr<uint64_t> Generations::PutBack(const block::SpaceId& space, uint64_t number,
+                                              uint64_t least, base::Deadline deadline) {
+  if (number >= least) return number;
+  PREFIXD_ASSIGN_OR_RETURN(const uint64_t now, context_->options.remote.store->RestoreNumber(
+                                                   NameOf(space), least, deadline));
+  context_->counters.Add("remote.clears_put_back");
+  context_->Log(
+      LogLevel::kWarning,
+      absl::StrCat("remote: the store had lost that something was cleared (its number is ", number,
+                   ", it should be at least ", least, "): it is told again"));
+  return now;
 }
 
 absl::StatusOr<uint64_t> Generations::Of(const block::SpaceId& space, base::Deadline deadline) {
@@ -95,12 +118,15 @@ absl::StatusOr<uint64_t> Generations::Of(const block::SpaceId& space, base::Dead
 }
 
 absl::Status Generations::RaiseOne(const block::SpaceId& space, base::Deadline deadline) {
-  PREFIXD_ASSIGN_OR_RETURN(const uint64_t number,
+  const uint64_t before = Seen(space);
+  PREFIXD_ASSIGN_OR_RETURN(uint64_t number,
                            context_->options.remote.store->RaiseNumber(NameOf(space), deadline));
+  PREFIXD_ASSIGN_OR_RETURN(number, PutBack(space, number, before + 1, deadline));
   {
     const base::MutexLock lock(mutex_);
     waiting_.erase(space);
-    known_[space] = {.number = number, .read_us = context_->Now()};
+    Known& known = known_[space];
+    known = {.number = std::max(number, known.number), .read_us = context_->Now()};
   }
   KeepWaiting().IgnoreError();  // what stands there too long is raised once more
   return absl::OkStatus();

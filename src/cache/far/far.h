@@ -60,6 +60,12 @@ class Generations {
       PREFIXD_EXCLUDES(mutex_);
   absl::StatusOr<uint64_t> Read(const block::SpaceId& space, base::Deadline deadline)
       PREFIXD_EXCLUDES(mutex_);
+  // The highest number that this process has seen, 0 if none.
+  uint64_t Seen(const block::SpaceId& space) const PREFIXD_EXCLUDES(mutex_);
+  // Returns `number`, which the store just said; if it lost what was there, what is put back.
+  // Others would find what was cleared, if it stayed below `least`.
+  absl::StatusOr<uint64_t> PutBack(const block::SpaceId& space, uint64_t number, uint64_t least,
+                                   base::Deadline deadline) PREFIXD_EXCLUDES(mutex_);
   std::string NameOf(const block::SpaceId& space) const;
   // Keeps on disk what waits now.
   absl::Status KeepWaiting() PREFIXD_EXCLUDES(keeping_mutex_) PREFIXD_EXCLUDES(mutex_);
