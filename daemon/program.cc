@@ -174,6 +174,7 @@ absl::StatusOr<std::unique_ptr<Program>> Program::Start(Config config) {
 
 absl::Status Program::Open() {
   config_ = given_;
+  loaded_ = false;
   const auto start = std::chrono::steady_clock::now();
   // First: a second daemon on a socket makes nothing before it finds that out.
   PREFIXD_ASSIGN_OR_RETURN(ServerClaims claims, ClaimSockets(config_));
@@ -323,6 +324,12 @@ void Program::LookAtArena() {
       folder, base::FormatBytes(*arena.limited_to), base::FormatBytes(arena.capacity_bytes));
 }
 
+void Program::LookAtIndex() {
+  if (loaded_ || !cache_->WaitLoaded(std::chrono::steady_clock::now())) return;
+  loaded_ = true;
+  server_->SayLoaded();
+}
+
 int Program::ServeUntilSignal() {
   const bool logs = config_.log_interval.count() > 0;
   HeapTrim heap_trim;
@@ -340,6 +347,7 @@ int Program::ServeUntilSignal() {
       next_look = std::chrono::steady_clock::now() + kLookInterval;
       CountLogLoss();
       LookAtArena();
+      LookAtIndex();
       if (cache_->CouldHaveArena()) return 0;
     }
     if (!logs || std::chrono::steady_clock::now() < next_log) continue;

@@ -46,11 +46,13 @@ class Program {
   void LogStats() const;
   void CountLogLoss();
   void NameArena() const;  // writes beside the arena whose it is, for prefixctl arenas
+  void LookAtIndex();      // tells who asks for health once it is whole
   void LookAtArena();      // logs when its tmpfs begins or ends to limit it
 
   const Config given_;
   Config config_;  // `given_` with what Open found
   bool has_ssd_ = false;
+  bool loaded_ = false;         // the index, as of the last look
   bool arena_limited_ = false;  // by its tmpfs, as of the last look
   LogLoss counted_;             // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;

@@ -18,6 +18,7 @@
 #include "grpcpp/server_posix.h"
 #include "spdlog/spdlog.h"
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "daemon/admin_service.h"
 #include "daemon/dispatch.h"
@@ -30,6 +31,7 @@
 #include "daemon/token_door.h"
 #include "daemon/unix_listener.h"
 #include "grpc/grpc.h"
+#include "grpc/health/v1/health.pb.h"
 #include "wire/bulk_channel.h"
 #include "wire/limits.h"
 
@@ -80,12 +82,24 @@ class GrpcServer final : public Server {
   absl::Status Listen(ServerClaims claims) {
     PREFIXD_RETURN_IF_ERROR(ListenForPeople(std::move(claims.admin_socket)));
     PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
-    return ListenForWorkers(std::move(claims.socket));
+    PREFIXD_RETURN_IF_ERROR(ListenForWorkers(std::move(claims.socket)));
+    SayServing(v1::Admin::service_full_name(), true);
+    SayServing(v1::PrefixCache::service_full_name(),
+               cache_->WaitLoaded(std::chrono::steady_clock::now()));
+    return absl::OkStatus();
   }
   int port() const override { return port_; }
   bool idle() const override { return dispatch_.idle(); }
+  void SayLoaded() override {
+    const base::MutexLock lock(health_mutex_);
+    if (!draining_) SayServing(v1::PrefixCache::service_full_name(), true);
+  }
   void BeginDrain(uint32_t deadline_ms) override {
-    for (const auto& server : servers_) server->GetHealthCheckService()->SetServingStatus(false);
+    {
+      const base::MutexLock lock(health_mutex_);
+      draining_ = true;
+      for (const auto& server : servers_) server->GetHealthCheckService()->SetServingStatus(false);
+    }
     sessions_.Drain(deadline_ms);
   }
   void Stop() override {
@@ -100,6 +114,12 @@ class GrpcServer final : public Server {
 
  private:
   const Token* token() const { return options_.token.has_value() ? &*options_.token : nullptr; }
+  // Tells who asks gRPC's health check.
+  void SayServing(const std::string& service, bool serving) {
+    for (const auto& server : servers_) {
+      server->GetHealthCheckService()->SetServingStatus(service, serving);
+    }
+  }
   absl::Status ListenForWorkers(std::optional<SocketGuard> claim);
   absl::Status ListenForPeople(std::optional<SocketGuard> claim);
   absl::Status ListenOnTcp();
@@ -121,6 +141,8 @@ class GrpcServer final : public Server {
   Inbound inbound_;  // watches the workers' socket
   std::vector<std::unique_ptr<grpc::Server>> servers_;
   int port_ = 0;
+  base::Mutex health_mutex_;
+  bool draining_ PREFIXD_GUARDED_BY(health_mutex_) = false;
   bool stopped_ = false;
 };
 
@@ -228,6 +250,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
     // up until the process ends.
     grpc_init();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // gRPC serves health without its descriptor: this links it in, for reflection.
+    grpc::health::v1::HealthCheckRequest::descriptor();
+
   });
   auto server = std::make_unique<GrpcServer>(cache, options);
   PREFIXD_RETURN_IF_ERROR(server->Listen(std::move(claims)));

@@ -59,6 +59,9 @@ class Server {
 
   // Returns the port of TCP; 0 without TCP.
   virtual int port() const = 0;
+  // Makes health say SERVING of prefixd.v1.PrefixCache too: the index is whole. Before, only of the
+  // server and of Admin. Nothing after BeginDrain.
+  virtual void SayLoaded() = 0;
   // Makes health say NOT_SERVING, sends Draining to sessions, and refuses new sessions and
   // reservations; everything else goes on.
   virtual void BeginDrain(uint32_t deadline_ms) = 0;

@@ -1,10 +1,7 @@
 #include "client/cli/daemon_calls.h"
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/support/byte_buffer.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -23,22 +20,6 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
       address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
 }
 
-// Returns the word for a grpc.health.v1.HealthCheckResponse, which has one field, number 1: the
-// status as a varint below 128. Debian 12 packages no .proto of it, and one number is not worth a
-// copy.
-std::string HealthWord(const grpc::ByteBuffer& response) {
-  std::vector<grpc::Slice> slices;
-  std::string bytes;
-  if (response.Dump(&slices).ok()) {
-    for (const grpc::Slice& slice : slices) {
-      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-    }
-  }
-  constexpr char kStatusField = 1 << 3;
-  if (bytes.size() != 2 || bytes[0] != kStatusField) return "unknown";
-  return bytes[1] == 1 ? "serving" : bytes[1] == 2 ? "not serving" : "unknown";
-}
-
 // Returns a request about one sequence.
 v1::AcquireRequest About(uint64_t session, const v1::Sequence& sequence) {
   v1::AcquireRequest request;
@@ -54,7 +35,8 @@ DaemonCalls::DaemonCalls(const Where& where, std::chrono::milliseconds timeout)
       channel_(Connect(where.server, where.bearer)),
       admin_(v1::Admin::NewStub(where.admin == where.server ? channel_
                                                             : Connect(where.admin, nullptr))),
-      cache_(v1::PrefixCache::NewStub(channel_)) {}
+      cache_(v1::PrefixCache::NewStub(channel_)),
+      health_(grpc::health::v1::Health::NewStub(channel_)) {}
 
 template <typename Request, typename Reply>
 absl::StatusOr<Reply> DaemonCalls::Call(
@@ -67,24 +49,25 @@ absl::StatusOr<Reply> DaemonCalls::Call(
   return reply;
 }
 
-absl::StatusOr<std::string> DaemonCalls::Health() {
-  grpc::GenericStub stub(channel_);
-  grpc::CompletionQueue queue;
+absl::StatusOr<bool> DaemonCalls::IsServing(const std::string& service) {
   grpc::ClientContext context;
   context.set_deadline(Clock::now() + timeout_);
-  grpc::Slice whole_server;  // an empty message: a buffer without any slice is no message
-  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
-                                          grpc::ByteBuffer(&whole_server, 1), &queue);
-  call->StartCall();
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return std::string("unknown");
-  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(status));
-  return HealthWord(response);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  PREFIXD_RETURN_IF_ERROR(wire::FromGrpc(health_->Check(&context, request, &response)));
+  return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+absl::StatusOr<std::string> DaemonCalls::Health() {
+  const absl::StatusOr<bool> whole = IsServing("");
+  if (absl::IsUnimplemented(whole.status())) return "unknown";
+  if (!whole.ok()) return whole.status();
+  if (!*whole) return "draining";
+  const absl::StatusOr<bool> cache = IsServing(v1::PrefixCache::service_full_name());
+  if (absl::IsNotFound(cache.status())) return "serving";  // an older prefixd
+  if (!cache.ok()) return cache.status();
+  return *cache ? "serving" : "loading its index";
 }
 
 absl::StatusOr<v1::GetStatsReply> DaemonCalls::GetStats() {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "prefixd/v1/admin.grpc.pb.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "wire/bearer.h"
@@ -27,8 +28,8 @@ class DaemonCalls {
   // Connects with the first call. `timeout` limits each method below.
   DaemonCalls(const Where& where, std::chrono::milliseconds timeout);
 
-  // Returns "serving", "not serving" (the daemon is stopping) or "unknown" (it has no health
-  // service).
+  // Returns "serving", "loading its index" (hits may be shorter until it has), "draining" (it is
+  // about to stop) or "unknown" (it has no health service).
   absl::StatusOr<std::string> Health();
   absl::StatusOr<v1::GetStatsReply> GetStats();
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
@@ -61,6 +62,7 @@ class DaemonCalls {
  private:
   using Clock = std::chrono::system_clock;
 
+  absl::StatusOr<bool> IsServing(const std::string& service);  // empty: the whole server
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> Call(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
                                                                      const Request&, Reply*),
@@ -77,6 +79,7 @@ class DaemonCalls {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Admin::Stub> admin_;
   const std::unique_ptr<v1::PrefixCache::Stub> cache_;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 
 }  // namespace prefixd::cli

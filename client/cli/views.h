@@ -12,7 +12,7 @@ namespace prefixd::cli {
 
 struct StatusInput {
   std::string address;
-  std::string health;  // "serving", "not serving", "unknown"
+  std::string health;  // what DaemonCalls::Health returns
   const v1::GetStatsReply& stats;
 };
 // Returns one screen: is prefixd well, is it full, does it help, what does it hold.

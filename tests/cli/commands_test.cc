@@ -43,8 +43,10 @@ TEST_F(CommandsTest, StatusShowsHealthAndStats) {
   const Ran ran = Run({"status"});
   EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("prefixd 0.1.0 at " + daemon_.address() + ": serving, up 3 h"));
+  daemon_.SetServing("prefixd.v1.PrefixCache", false);
+  EXPECT_THAT(Run({"status"}).out, HasSubstr(": loading its index, up 3 h"));
   daemon_.SetServing(false);
-  EXPECT_THAT(Run({"status"}).out, HasSubstr(": not serving, up 3 h"));
+  EXPECT_THAT(Run({"status"}).out, HasSubstr(": draining, up 3 h"));
 }
 
 TEST_F(CommandsTest, StatusAsJsonHasTheSameNumbers) {

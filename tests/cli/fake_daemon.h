@@ -46,6 +46,9 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
     std::filesystem::remove_all(folder_);
   }
   const std::string& address() const { return address_; }
+  void SetServing(const std::string& service, bool serving) {
+    server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  }
   void SetServing(bool serving) { server_->GetHealthCheckService()->SetServingStatus(serving); }
 
   // What it answers; set before the call.
