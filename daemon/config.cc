@@ -18,6 +18,7 @@
 #include "base/checksum.h"
 #include "base/nearest.h"
 #include "base/status.h"
+#include "completion/completion.h"
 #include "daemon/fd_socket.h"
 #include "daemon/listen_address.h"
 #include "daemon/remote_settings.h"
@@ -99,14 +100,15 @@ absl::StatusOr<Flags> ReadFlags(std::vector<std::string> args) {
       "Exit codes: 0 stopped, all saved; 1 failed while running; 2 wrong setting; 3 could not "
       "start;\n"
       "4 stopped with bytes unsaved; 130 stopped at once by a second signal.");
+  completion::AddTo(app);
   std::reverse(args.begin(), args.end());
   try {
     app.parse(args);
   } catch (const CLI::CallForHelp&) {
     flags.print = app.help();
     return flags;
-  } catch (const CLI::CallForVersion&) {
-    flags.print = std::string("prefixd ") + kVersion + "\n";
+  } catch (const CLI::CallForVersion& text) {  // --completion too
+    flags.print = std::string(text.what()) + "\n";
     return flags;
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(), hint, hint.empty() ? "; " : " ",

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
+#include "completion/completion.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::cli {
@@ -490,6 +491,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareClear(app, options);
   CarryTexts carry;
   DeclareCarry(app, options, &carry);
+  completion::AddTo(app);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
     app.parse(reversed);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/llama/proxy.h"
+#include "completion/completion.h"
 
 namespace {
 
@@ -58,7 +59,8 @@ int main(int argc, char** argv) {
       "Puts prefixd between clients and llama-server: prompts that any server has seen are\n"
       "restored into a slot instead of computed again, also after a restart.\n"
       "Start the servers with --slot-save-path FOLDER on a tmpfs; clients use this address "
-      "instead.");
+      "instead.",
+      "prefixd-llama");
   ProxyOptions options;
   std::string listen = "127.0.0.1:8081";
   app.add_option("--server", options.servers,
@@ -87,6 +89,7 @@ int main(int argc, char** argv) {
          [&](int ms) { options.each.load_deadline = std::chrono::milliseconds(ms); },
          "and for pages that it reads from SSD (default 2000)")
       ->check(CLI::Range(1, 600'000));
+  prefixd::completion::AddTo(app);
   CLI11_PARSE(app, argc, argv);
   if (const std::string wrong = CheckListen(listen); !wrong.empty()) {
     std::fprintf(stderr, "--listen: %s\n", wrong.c_str());

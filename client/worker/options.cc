@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "client/worker/model_config.h"
 #include "client/worker/synthetic.h"
+#include "completion/completion.h"
 
 namespace prefixd::worker {
 namespace {
@@ -197,6 +198,7 @@ std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* 
   DeclarePrompts(app, options);
   DeclareAnswer(app, options);
   DeclareCache(app, options);
+  completion::AddTo(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

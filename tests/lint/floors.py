@@ -22,7 +22,7 @@ THIRD_PARTY = {
     "openssl/": {"base", "remote"},
     "xxhash.h": {"base"},
     "cblas.h": {"client/worker"},
-    "CLI/": {"daemon", "client/cli", "client/worker", "client/llama"},
+    "CLI/": {"completion", "daemon", "client/cli", "client/worker", "client/llama"},
     "nlohmann/": {"daemon", "interop", "client/cli", "client/worker", "client/llama"},
     "httplib.h": {"client/llama"},
     "cuda_": {"client/cuda"},  # the toolkit's headers

@@ -1,0 +1,107 @@
+# Runs while `cmake --install` does, once for a component: installs what depends on the prefix and what the programs make.
+# Given: source, build, interpreter, part, version, CMAKE_INSTALL_PREFIX.
+# A prefix that ends in /usr has its settings beside it, in /etc, and the paths in the units are those of an installed system.
+# Any other prefix has them below itself.
+set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
+if(CMAKE_INSTALL_PREFIX MATCHES "/usr$")
+  set(system TRUE)
+  set(shown_prefix /usr)
+  set(shown_etc /etc)
+  string(REGEX REPLACE "/usr$" "/etc" etc "${CMAKE_INSTALL_PREFIX}")
+  set(zsh_folder vendor-completions)
+else()
+  set(system FALSE)
+  set(shown_prefix "${CMAKE_INSTALL_PREFIX}")
+  set(shown_etc "${CMAKE_INSTALL_PREFIX}/etc")
+  set(etc "${shown_etc}")
+  set(zsh_folder site-functions)
+endif()
+
+# run(WHAT COMMAND...): runs it, and fails the installation if it fails.
+function(run what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code ERROR_VARIABLE said)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${what}: ${said}")
+  endif()
+endfunction()
+
+# completions(PROGRAM): for bash, zsh and fish, as the program prints them.
+function(completions program)
+  set(bash "share/bash-completion/completions/${program}")
+  set(zsh "share/zsh/${zsh_folder}/_${program}")
+  set(fish "share/fish/vendor_completions.d/${program}.fish")
+  foreach(shell bash zsh fish)
+    get_filename_component(folder "${root}/${${shell}}" DIRECTORY)
+    file(MAKE_DIRECTORY "${folder}")
+    run("completions of ${program}" "${build}/${program}" --completion ${shell} OUTPUT_FILE "${root}/${${shell}}")
+    file(CHMOD "${root}/${${shell}}" PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  endforeach()
+endfunction()
+
+# manual(SECTION PROGRAM): from its --help, where help2man is.
+function(manual section program)
+  find_program(help2man help2man)
+  if(NOT help2man)
+    message(STATUS "no manual of ${program}: help2man is not installed")
+    return()
+  endif()
+  run("manual of ${program}" "${interpreter}" -B "${source}/deploy/manual.py" "${build}/${program}" "${root}/share/man/man${section}/${program}.${section}.gz"
+    --version "${version}")
+endfunction()
+
+# settings(FILE): to etc/prefixd, unless the operator has one there.
+function(settings name)
+  if(NOT system AND EXISTS "$ENV{DESTDIR}${etc}/prefixd/${name}")
+    message(STATUS "kept: $ENV{DESTDIR}${etc}/prefixd/${name}")
+    return()
+  endif()
+  file(INSTALL "${source}/deploy/${name}" DESTINATION "${etc}/prefixd")
+endfunction()
+
+# unit(FILE): a systemd unit that names the programs and settings of this installation.
+function(unit name)
+  file(READ "${source}/deploy/${name}" text)
+  string(REPLACE "/usr/bin/" "${shown_prefix}/bin/" text "${text}")
+  string(REPLACE "--config /etc/" "--config ${shown_etc}/" text "${text}")
+  file(MAKE_DIRECTORY "${root}/lib/systemd/system")
+  file(WRITE "${root}/lib/systemd/system/${name}" "${text}")
+endfunction()
+
+# papers(PACKAGE): its licence and, in a package, its history.
+function(papers package)
+  set(folder "${root}/share/doc/${package}")
+  file(INSTALL "${source}/deploy/debian/copyright" DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/${package}")
+  if(system)
+    file(INSTALL "${source}/deploy/debian/changelog" DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/${package}" RENAME changelog.Debian)
+    run("changelog of ${package}" gzip -9nf "${folder}/changelog.Debian")
+  endif()
+endfunction()
+
+if(part STREQUAL "prefixd")
+  foreach(program prefixd prefixctl prefixd-llama)
+    completions(${program})
+  endforeach()
+  manual(8 prefixd)
+  manual(1 prefixctl)
+  manual(1 prefixd-llama)
+  settings(prefixd.conf)
+  unit(prefixd.service)
+  unit(run-prefixd_arena.mount)
+  foreach(kind sysusers tmpfiles)
+    file(INSTALL "${source}/deploy/prefixd.${kind}" DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/${kind}.d" RENAME prefixd.conf)
+  endforeach()
+  file(INSTALL "${source}/deploy/arena.conf" "${source}/deploy/prefixd-llama.service" "${source}/deploy/redis.conf"
+    "${source}/deploy/prometheus" "${source}/deploy/grafana" DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/prefixd/examples")
+  papers(prefixd)
+elseif(part STREQUAL "lib")
+  papers(libprefixd1)
+elseif(part STREQUAL "dev")
+  completions(prefixd-worker)
+  manual(1 prefixd-worker)
+  file(INSTALL "${source}/client/examples/worker.cc" "${source}/client/examples/toy_model.h"
+    DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/prefixd-dev/examples/client/examples")
+  papers(prefixd-dev)
+elseif(part STREQUAL "python")
+  run("the Python package" "${interpreter}" -B "${source}/deploy/python_files.py" "${root}/lib/python3/dist-packages")
+  papers(python3-prefixd)
+endif()
