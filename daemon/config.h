@@ -80,6 +80,7 @@ struct Config {
   std::chrono::milliseconds load_wait{0};
   std::chrono::milliseconds drain_deadline{0};
   std::chrono::milliseconds log_interval{0};  // 0 = no stats lines
+  std::chrono::microseconds slow_request{0};  // 0 = none is warned of
   std::string log_level;
   int threads = 0;
   int max_sessions = 0;

@@ -227,12 +227,25 @@ void PrefixCacheService::AnswerSet(const v1::AcquireRequest& request, size_t beg
     const v1::AcquireRequest::Item& from = request.items(static_cast<int>(begin + i));
     v1::Answer* answer = reply->add_answers();
     WriteAcquired(set[i], answer);
-    if (spdlog::should_log(spdlog::level::info)) {
-      spdlog::info("{}", AcquireLine(items[begin + i], set[i], micros));
-    }
+    LogAcquire(items[begin + i], set[i], micros);
     if (!from.reserve()) continue;
     ReserveIn(from, std::move(items[begin + i]), call->session(), answer);
     call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
+  }
+}
+
+bool PrefixCacheService::IsSlow(uint64_t micros) {
+  if (slow_.count() == 0 || micros <= static_cast<uint64_t>(slow_.count())) return false;
+  cache_->Count("requests.slow");
+  return true;
+}
+
+void PrefixCacheService::LogAcquire(const cache::Request& request, const cache::Acquired& acquired,
+                                    uint64_t micros) {
+  if (IsSlow(OwnMicros(request, acquired, micros))) {
+    spdlog::warn("{}", SlowLine(request, acquired, micros));
+  } else if (spdlog::should_log(spdlog::level::info)) {
+    spdlog::info("{}", AcquireLine(request, acquired, micros));
   }
 }
 
@@ -370,8 +383,11 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   hand_out->Add(answer.lease);
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
-  if (spdlog::should_log(spdlog::level::info)) {
-    spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), MicrosSince(start)));
+  const uint64_t micros = MicrosSince(start);
+  if (IsSlow(micros)) {
+    spdlog::warn("slow: {}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
+  } else if (spdlog::should_log(spdlog::level::info)) {
+    spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
   }
   return absl::OkStatus();
 }

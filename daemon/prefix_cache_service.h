@@ -3,6 +3,7 @@
 // Thread-safe. Calls run as callback reactors, where Dispatch places them. gRPC parses no message:
 // it would do so before anybody has looked at its size, and on the threads that serve everybody.
 #pragma once
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -35,8 +36,11 @@ class PrefixCacheService final : public internal::Everything {
   using Message = grpc::ByteBuffer;
 
   // `cache`, `sessions` and `dispatch` must outlive this.
-  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch)
-      : cache_(cache), sessions_(sessions), dispatch_(dispatch) {}
+  // Lookups and commits that take longer than `slow` are warned of, beside what they waited for
+  // another worker; 0: none.
+  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
+                     std::chrono::microseconds slow)
+      : cache_(cache), sessions_(sessions), dispatch_(dispatch), slow_(slow) {}
 
   Sessions::Reactor* Attach(Context* context, const Message* request) override;
   Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
@@ -72,6 +76,8 @@ class PrefixCacheService final : public internal::Everything {
   void AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
                  std::span<const cache::Acquired> set, uint64_t micros, HandOutCall* call,
                  v1::AcquireReply* reply);
+  void LogAcquire(const cache::Request& request, const cache::Acquired& acquired, uint64_t micros);
+  bool IsSlow(uint64_t micros);  // counts those that are
   void BringAll(block::SessionId session, Items& items);
   absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, v1::PrefetchReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
@@ -92,6 +98,7 @@ class PrefixCacheService final : public internal::Everything {
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
+  const std::chrono::microseconds slow_;
 };
 
 }  // namespace prefixd::daemon

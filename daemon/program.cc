@@ -239,6 +239,7 @@ absl::Status Program::Open() {
                               .max_sessions = config_.max_sessions,
                               .token_message_bytes = wire::TokenMessageBytes(budgets.ram_bytes),
                               .message_bytes = MessageBytes(budgets.ram_bytes),
+                              .slow_request = config_.slow_request,
                               .version = kVersion,
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options, std::move(claims)));

@@ -1,5 +1,7 @@
 #include "daemon/request_log.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "spdlog/fmt/fmt.h"
@@ -55,6 +57,19 @@ std::string AcquireLine(const cache::Request& request, const cache::Acquired& ac
                      acquired.pages.size() + acquired.table.offsets.size(),
                      base::FormatBytes(match.ram_bytes), base::FormatBytes(match.ssd_bytes),
                      Remote(match), time_us);
+}
+
+uint64_t OwnMicros(const cache::Request& request, const cache::Acquired& acquired,
+                   uint64_t call_us) {
+  return request.remote_us + call_us - std::min(call_us, acquired.times.wait_us);
+}
+
+std::string SlowLine(const cache::Request& request, const cache::Acquired& acquired,
+                     uint64_t time_us) {
+  const cache::PhaseTimes& times = acquired.times;
+  return fmt::format("slow: {} waited={}us remote={}us match={}us room={}us",
+                     AcquireLine(request, acquired, time_us), times.wait_us, request.remote_us,
+                     times.match_us, times.room_us);
 }
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,

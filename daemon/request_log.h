@@ -15,6 +15,15 @@ namespace prefixd::daemon {
 // pages=2 ram=1.0 MiB ssd=0 B time=210us", or MISS with why. `space` is the handle.
 std::string AcquireLine(const cache::Request& request, const cache::Acquired& acquired,
                         uint64_t time_us);
+// The time of a lookup that is its own: with what other hosts were asked, `call_us` came after
+// that, and without what another worker was waited for.
+uint64_t OwnMicros(const cache::Request& request, const cache::Acquired& acquired,
+                   uint64_t call_us);
+// The same line with where the time went: "slow: acquire ... time=1204310us waited=0us remote=0us
+// match=210us room=1204100us". `waited`: for what another worker announced; `room`: making room for
+// pages on SSD and starting their reads.
+std::string SlowLine(const cache::Request& request, const cache::Acquired& acquired,
+                     uint64_t time_us);
 // "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
 // those of the whole cache.
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,

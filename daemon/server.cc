@@ -63,7 +63,7 @@ class GrpcServer final : public Server {
         dispatch_(cache, options.threads, options.token_message_bytes, options.streams),
         sessions_(cache, options.version, std::filesystem::path(fd_path_).filename(),
                   static_cast<size_t>(options.max_sessions)),
-        prefix_cache_(cache, &sessions_, &dispatch_),
+        prefix_cache_(cache, &sessions_, &dispatch_, options.slow_request),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings),
         open_admin_(&admin_, &dispatch_, nullptr, options.admin_socket),
         tcp_admin_(&admin_, &dispatch_, token(), options.admin_socket),

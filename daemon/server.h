@@ -37,6 +37,7 @@ struct ServerOptions {
   // one of the largest. TCP has a half if it is served. Beyond that, on the unix socket the
   // connection that has most is cut (inbound.h), on TCP gRPC cancels calls of somebody there.
   uint64_t message_bytes = uint64_t{96} << 20;
+  std::chrono::microseconds slow_request{0};  // longer lookups and commits are warned of; 0: none
   std::string version = "0";
   std::vector<Setting> settings;  // for GetConfig
 };

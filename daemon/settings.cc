@@ -28,13 +28,14 @@ absl::Status ReadBool(const std::string& value, bool* to) {
   return absl::OkStatus();
 }
 
-absl::Status ReadDuration(const std::string& value, std::chrono::milliseconds* to) {
+template <typename Unit>
+absl::Status ReadDuration(const std::string& value, Unit* to) {
   absl::Duration duration;
   if (!absl::ParseDuration(value, &duration) || duration < absl::ZeroDuration() ||
       duration > absl::Hours(24 * 365)) {
     return Wants(value, "a time like 500ms, 30s or 2m");
   }
-  *to = absl::ToChronoMilliseconds(duration);
+  *to = std::chrono::duration_cast<Unit>(absl::ToChronoNanoseconds(duration));
   return absl::OkStatus();
 }
 
@@ -420,6 +421,12 @@ constexpr SettingRule kSettings[] = {
     {"log-interval", "60s", "TIME", "a line of statistics this often; 0: never",
      [](const std::string& value, const Environment&, Config* config) {
        return ReadDuration(value, &config->log_interval);
+     }},
+    {"slow-request", "1s", "TIME",
+     "a lookup or commit that takes longer is a warning in the log, with where the time went; 0: "
+     "none",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadDuration(value, &config->slow_request);
      }},
     {"threads", "64", "N",
      "calls that wait for another worker, calls that wait for room or a disk, streams of pages: so "

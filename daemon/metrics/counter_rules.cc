@@ -98,6 +98,8 @@ constexpr CounterRule kRules[] = {
      "Ends of sequences whose block was evicted before the commit."},
     {"requests.long", "prefixd_long_requests_total", kCounter,
      "Requests that were too long to be read on gRPC's own thread."},
+    {"requests.slow", "prefixd_slow_requests_total", kCounter,
+     "Lookups and commits that took longer than --slow-request."},
 
     // Refusals. The prefix catches reasons that have no line.
     {"refused.bad_request", "prefixd_refused_total", kCounter, kRefusedHelp, "reason",

@@ -189,6 +189,12 @@ struct ToldSpace {
   int64_t unix_us = 0;  // when it told, by its clock
 };
 
+// Where the time of an Acquire went: waiting for what another worker announced, finding the pages
+// and leasing them, making room for pages on SSD and starting their reads.
+struct PhaseTimes {
+  uint64_t wait_us = 0, match_us = 0, room_us = 0;
+};
+
 struct Acquired {
   block::MatchAnswer match;
   block::LeaseId lease;                  // none when nothing is restorable
@@ -197,6 +203,7 @@ struct Acquired {
   block::PageTable table{};
   uint32_t first_block = 0;     // that they begin with; not 0 in a writer's lease
   std::string request_id = {};  // the request's, or one made up: what Why knows it by
+  PhaseTimes times{};           // of the whole call, where it was of several items
 };
 
 // A piece of a page on its way in or out. `data` is borrowed for the call.

@@ -250,6 +250,14 @@ TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
   acquired.match.remote_bytes = 4096;
   EXPECT_THAT(AcquireLine(request, acquired, 210), HasSubstr("ssd=0 B remote=4.0 KiB time="));
   EXPECT_THAT(AcquireLine(request, {}, 1), HasSubstr("acquire MISS"));
+  acquired.times = {.wait_us = 100, .match_us = 7, .room_us = 90};
+  request.remote_us = 20;
+  EXPECT_THAT(
+      SlowLine(request, acquired, 210),
+      ::testing::AllOf(HasSubstr("slow: acquire HIT kind=LCP"),
+                       HasSubstr("time=210us waited=100us remote=20us match=7us room=90us")));
+  EXPECT_EQ(OwnMicros(request, acquired, 210), 130u);
+  EXPECT_EQ(OwnMicros(request, acquired, 99), 20u);
   cache::CommitRequest commit;
   commit.tokens = 44;
   block::CommitAnswer answer;

@@ -107,6 +107,32 @@ TEST_F(ProgramTest, AfterAKillTheNextDaemonAdoptsThePages) {
   EXPECT_EQ(worker.Stats().arena().adopted_pages(), 8u);
 }
 
+TEST_F(ProgramTest, RequestsThatTakeLongerThanTheLimitAreWarnedOfWithWhereTheTimeWent) {
+  const block::SpaceIdentity identity = SmallIdentity();
+  const Tokens tokens = SomeTokens(1, 40'000);
+  for (const std::string limit : {"0", "1h", "1us"}) {
+    const pid_t pid = Start(Plus(Args(), "--slow-request", limit));
+    ASSERT_TRUE(Serves()) << Log();
+    Worker worker(target());
+    worker.Attach();
+    v1::OpenSpaceReply space;
+    ASSERT_TRUE(worker.OpenSpace(identity, &space).ok());
+    v1::CommitReply stored;
+    ASSERT_TRUE(worker.Store(identity, space.space(), SomeTokens(1, 400), &stored).ok());
+    v1::AcquireReply reply;
+    ASSERT_TRUE(worker.Acquire(space.space(), tokens, &reply).ok());
+    EXPECT_EQ(worker.Counter("requests.slow") > 0, limit == "1us");
+    ::kill(pid, SIGTERM);
+    ASSERT_EQ(Wait(pid), daemon::kExitOk) << Log();
+    if (limit != "1us") {
+      EXPECT_THAT(Log(), ::testing::Not(HasSubstr("slow:"))) << limit;
+    }
+  }
+  EXPECT_THAT(Log(), HasSubstr(" warning slow: acquire HIT kind=PREFIX"));
+  EXPECT_THAT(Log(), HasSubstr(" warning slow: commit tokens=400"));
+  EXPECT_THAT(Log(), HasSubstr("us waited=0us remote=0us match="));
+}
+
 TEST_F(ProgramTest, WithoutATmpfsItServesByCopyAndSaysWhy) {
   Start(Plus(Args(), "--arena", dir_.path() + "/ssd/../no.arena"));
   ASSERT_TRUE(Serves()) << Log();

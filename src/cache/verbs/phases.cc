@@ -41,6 +41,7 @@ void CountPhases(AcquirePhases& phases, const Request& request, const PhaseTimes
 void Remember(const Context& context, Tables& tables, const Session& session,
               const SpaceInfo& space, const Request& request, const PhaseTimes& times,
               Acquired* acquired) {
+  acquired->times = times;
   acquired->request_id = request.request_id;
   if (acquired->request_id.empty()) {
     acquired->request_id = absl::StrCat("acquire-", tables.history.NextNumber());

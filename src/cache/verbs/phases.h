@@ -11,10 +11,6 @@
 
 namespace prefixd::cache {
 
-// Where the time of an Acquire goes.
-struct PhaseTimes {
-  uint64_t wait_us = 0, match_us = 0, room_us = 0;
-};
 class Phases {
  public:
   explicit Phases(const Context& context) : context_(context), begun_us_(context.Now()) {}
