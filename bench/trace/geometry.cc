@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bench/common/mix.h"
-#include "cache/budget.h"
+#include "ram/budget.h"
 
 namespace prefixd::bench {
 namespace {
@@ -15,7 +15,7 @@ constexpr uint64_t kSizesTried = 24;
 constexpr uint64_t kRamOfReservedToken = 2 * 8 * 2 * 16;
 
 uint64_t ArenaBytes(uint64_t ram_bytes, bool has_ssd) {
-  const auto shares = cache::CutBudget(ram_bytes, has_ssd, /*shared_arena=*/false);
+  const auto shares = ram::CutBudget(ram_bytes, has_ssd, /*shared_arena=*/false);
   return shares.ok() ? shares->arena_bytes : 0;
 }
 
@@ -32,7 +32,7 @@ uint64_t PagesIn(uint64_t arena_bytes, uint64_t page_bytes) {
 
 // The smallest budget that holds so many pages; more budget never holds fewer by much.
 uint64_t SmallestRam(uint64_t pages, uint64_t page_bytes, bool has_ssd) {
-  uint64_t low = cache::kMinRamBudget, high = uint64_t{1} << 40;
+  uint64_t low = ram::kMinRamBudget, high = uint64_t{1} << 40;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
     if (PagesIn(ArenaBytes(middle, has_ssd), page_bytes) >= pages) {
@@ -80,7 +80,7 @@ RamFit FitRam(const TraceShape& shape, uint64_t blocks, uint64_t longest, bool h
   RamFit best;
   // Of few blocks, larger pages: there is a smallest budget, and one whose index has room.
   const uint64_t least_ram =
-      std::max(cache::kMinRamBudget, kRamOfReservedToken * longest * shape.tokens());
+      std::max(ram::kMinRamBudget, kRamOfReservedToken * longest * shape.tokens());
   const uint64_t least =
       (ArenaBytes(least_ram, has_ssd) / (blocks * shape.kv_blocks) / kUnit + 1) * kUnit;
   for (uint64_t step = 0; step < kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {

@@ -74,6 +74,13 @@ absl::StatusOr<TraceWrites> TracePlayer::Writes() {
                      .ssd_file_bytes = stats.ssd_file_bytes()};
 }
 
+absl::StatusOr<TraceTokens> TracePlayer::Tokens() {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::GetStatsReply stats, stats_->Get());
+  return TraceTokens{.requested = CounterOf(stats, "tokens.requested"),
+                     .restorable = CounterOf(stats, "tokens.restorable"),
+                     .from_ssd = CounterOf(stats, "tokens.restorable.ssd")};
+}
+
 v1::Sequence TracePlayer::SequenceOf(std::span<const block::Token> tokens) const {
   v1::Sequence sequence;
   sequence.set_space(space_);

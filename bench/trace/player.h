@@ -28,6 +28,12 @@ struct TraceWrites {
   uint64_t ssd_file_bytes = 0;  // now
 };
 
+// What a cache counted, in its own tokens.
+struct TraceTokens {
+  uint64_t requested = 0, restorable = 0;
+  uint64_t from_ssd = 0;  // of these
+};
+
 // Budgets of a run; ssd_bytes 0: RAM alone.
 struct TraceBudget {
   TraceShape shape;
@@ -45,6 +51,7 @@ class TracePlayer {
   // Looks the path up and reads what the SSD has of it; stores what is missing; gives all up.
   absl::StatusOr<TraceLookUp> Play(std::span<const TraceBlock> path);
   absl::StatusOr<TraceWrites> Writes();
+  absl::StatusOr<TraceTokens> Tokens();
 
  private:
   explicit TracePlayer(const TraceBudget& budget);

@@ -423,6 +423,11 @@ absl::StatusOr<Outcome> Arenas(const Options& options) {
   return Outcome{options.json ? ArenasJson(removed) : RemovedView(removed)};
 }
 
+absl::StatusOr<Outcome> Plan(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(std::string text, RunPlan(options.plan, options.json));
+  return Outcome{std::move(text)};
+}
+
 absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Terminal& terminal) {
   switch (options.command) {
     case Command::kStatus:
@@ -464,6 +469,8 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Identity(options);
     case Command::kArenas:
       return Arenas(options);
+    case Command::kPlan:
+      return Plan(options);
     case Command::kConfig:
       break;
   }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
+#include "client/cli/plan_options.h"
 #include "completion/completion.h"
 #include "wire/admin_socket.h"
 
@@ -491,6 +492,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareClear(app, options);
   CarryTexts carry;
   DeclareCarry(app, options, &carry);
+  PlanTexts plan;
+  DeclarePlan(app, options, &plan);
   completion::AddTo(app);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
@@ -511,6 +514,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   }
   if (status.ok()) status = ReadTimeout(texts.timeout, options);
   if (status.ok()) status = ReadCarry(carry, options);
+  if (status.ok()) status = ReadPlan(plan, options);
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);

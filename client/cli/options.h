@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/plan.h"
+
 namespace prefixd::cli {
 
 // Exit codes; --help lists them.
@@ -41,6 +43,7 @@ enum class Command {
   kDoctor,
   kImport,
   kExport,
+  kPlan,
 };
 
 struct Options {
@@ -78,6 +81,7 @@ struct Options {
   bool yes = false;                  // clear
   bool purge = false;                // clear
   uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
+  PlanRequest plan;                  // plan
 };
 
 // Everything that the command line depends on besides itself.

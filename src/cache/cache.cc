@@ -55,7 +55,7 @@ ArenaPlace Cache::arena() const {
 }
 
 std::vector<block::NamedCount> Cache::RamShares() const {
-  const BudgetShares shares = parts_->context.SharesNow();
+  const ram::BudgetShares shares = parts_->context.SharesNow();
   return {{"arena", shares.arena_bytes},         {"index", shares.index_bytes},
           {"in_flight", shares.in_flight_bytes}, {"history", shares.history_bytes},
           {"staging", shares.staging_bytes},     {"ssd", shares.ssd_bytes}};

@@ -41,14 +41,14 @@ void Context::CountEvicted(const index::Evicted& evicted) {
   if (evicted.dropped_pages > 0) counters.Add("pages.dropped", evicted.dropped_pages);
 }
 
-BudgetShares Context::SharesNow() const {
+ram::BudgetShares Context::SharesNow() const {
   const uint64_t budget = ram_budget_bytes;
-  return budget == options.ram_budget_bytes ? shares : Recut(budget, shares).value_or(shares);
+  return budget == options.ram_budget_bytes ? shares : ram::Recut(budget, shares).value_or(shares);
 }
 
 absl::Status Context::OpenArena() {
   if (!options.arena_path.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd(), true));
+    PREFIXD_ASSIGN_OR_RETURN(shares, ram::CutBudget(options.ram_budget_bytes, has_ssd(), true));
     auto opened = ram::Arena::Open({.capacity_bytes = shares.arena_bytes,
                                     .path = options.arena_path,
                                     .epoch = epoch,
@@ -75,7 +75,7 @@ absl::Status Context::OpenArena() {
     Log(LogLevel::kWarning, absl::StrCat("no shared arena, pages travel by copy: ",
                                          std::string(opened.status().message())));
   }
-  PREFIXD_ASSIGN_OR_RETURN(shares, CutBudget(options.ram_budget_bytes, has_ssd(), false));
+  PREFIXD_ASSIGN_OR_RETURN(shares, ram::CutBudget(options.ram_budget_bytes, has_ssd(), false));
   PREFIXD_ASSIGN_OR_RETURN(arena, ram::Arena::Open({.capacity_bytes = shares.arena_bytes}));
   return absl::OkStatus();
 }

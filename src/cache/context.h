@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 
-#include "cache/budget.h"
 #include "cache/cache.h"
 #include "cache/counters.h"
 #include "cache/hash_key.h"
@@ -18,6 +17,7 @@
 #include "cache/phase_times.h"
 #include "index/prefix_index.h"
 #include "ram/arena.h"
+#include "ram/budget.h"
 #include "ram/slots.h"
 #include "ram/staging.h"
 #include "ssd/segment_store.h"
@@ -71,8 +71,8 @@ struct Context {
   AcquirePhases phases;
   base::HoldGauge longest_hold;  // of the tables' mutexes
 
-  BudgetShares shares;  // as cut by Open
-  BudgetShares SharesNow() const;
+  ram::BudgetShares shares;  // as cut by Open
+  ram::BudgetShares SharesNow() const;
   std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;
   std::atomic<uint64_t> index_share_bytes{0}, in_flight_share_bytes{0};  // as they are now
   std::atomic<uint64_t> in_flight_bytes{0};  // in the hands of calls: pieces, records, buffers

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "ram/make_file.h"
 #include "ram/records.h"
 #include "ram/shared_file.h"
 #include "ram/space_table.h"
@@ -73,6 +74,21 @@ absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
 }
 
 }  // namespace
+
+uint64_t Arena::PagesOf(uint64_t capacity_bytes, uint64_t page_bytes, bool shared) {
+  const uint64_t slab_bytes =
+      shared ? DefaultSharedSlabBytes(capacity_bytes) : DefaultSlabBytes(capacity_bytes);
+  const uint64_t extent_bytes = base::AlignUp(page_bytes, block::kExtentUnit);
+  if (extent_bytes == 0 || extent_bytes > slab_bytes) return 0;
+  const uint64_t in_slab = slab_bytes / extent_bytes;
+  if (!shared) return capacity_bytes / slab_bytes * in_slab;
+  block::ArenaHeader header;
+  LayOut(slab_bytes, DefaultMaxCapacity(capacity_bytes) / slab_bytes, &header);
+  const uint64_t tables = SharedFile::FixedBytes(header);
+  const uint64_t of_slab =
+      slab_bytes + base::AlignUp(in_slab * sizeof(block::PageRecord), block::kExtentUnit);
+  return (capacity_bytes - std::min(capacity_bytes, tables)) / of_slab * in_slab;
+}
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Open(const Options& options) {
   return options.path.empty() ? OpenPrivate(options) : OpenShared(options);

@@ -115,6 +115,9 @@ class Arena {
   // has no room for a quarter of the capacity. A file of another kernel boot, version, key or
   // shape, or a damaged one, is replaced by a new one, and nothing is found.
   static absl::StatusOr<std::unique_ptr<Arena>> Open(const Options& options);
+  // Returns how many pages of one size an arena of this capacity and default slabs has room for, if
+  // it holds no others. 0 if such a page does not fit into a slab.
+  static uint64_t PagesOf(uint64_t capacity_bytes, uint64_t page_bytes, bool shared);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;

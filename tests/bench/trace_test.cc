@@ -12,7 +12,7 @@
 #include "bench/trace/file.h"
 #include "bench/trace/player.h"
 #include "bench/trace/simulation.h"
-#include "cache/budget.h"
+#include "ram/budget.h"
 
 namespace prefixd::bench {
 namespace {
@@ -134,7 +134,7 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
       const RamFit fit = FitRam({}, blocks, longest, false);
       EXPECT_LE(fit.blocks, blocks);
       EXPECT_GT(fit.blocks, blocks * 96 / 100);
-      const auto shares = cache::CutBudget(fit.ram_bytes, false, false);
+      const auto shares = ram::CutBudget(fit.ram_bytes, false, false);
       ASSERT_TRUE(shares.ok()) << shares.status();
       EXPECT_GE(shares->index_bytes / 2, 8 * longest * fit.shape.tokens());
     }

@@ -2,7 +2,7 @@
 // is gone, and what a worker may be reading is left alone.
 #include <fcntl.h>
 
-#include "cache/budget.h"
+#include "ram/budget.h"
 #include "tests/cache/shared_fixture.h"
 
 namespace prefixd::testing {
@@ -291,8 +291,8 @@ TEST_F(AdoptionTest, ASmallerBudgetKeepsWhatFitsAndALargerOneAll) {
     for (const auto& part : stats.ram_parts) {
       if (part.name == "arena" || part.name == "arena tables") bytes += part.value;
     }
-    return bytes <= cache::CutBudget(stats.ram_budget_bytes, /*has_ssd=*/false,
-                                     /*shared_arena=*/true)
+    return bytes <= ram::CutBudget(stats.ram_budget_bytes, /*has_ssd=*/false,
+                                   /*shared_arena=*/true)
                         ->arena_bytes;
   };
   EXPECT_TRUE(Until(fits));

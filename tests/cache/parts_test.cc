@@ -1,7 +1,7 @@
 // The small parts: budget shares, load-time estimate, block records.
-#include "cache/budget.h"
 #include "cache/load/load_model.h"
 #include "cache/store/record.h"
+#include "ram/budget.h"
 #include "tests/cache/fixture.h"
 
 namespace prefixd::testing {
@@ -11,7 +11,7 @@ TEST(BudgetTest, SharesSumToTheBudget) {
   for (uint64_t mib : {32u, 64u, 256u, 2048u, 65536u}) {
     for (bool ssd : {false, true}) {
       for (bool shared : {false, true}) {
-        auto shares = cache::CutBudget(mib << 20, ssd, shared);
+        auto shares = ram::CutBudget(mib << 20, ssd, shared);
         ASSERT_TRUE(shares.ok());
         EXPECT_EQ(shares->arena_bytes + shares->staging_bytes + shares->index_bytes +
                       shares->in_flight_bytes + shares->ssd_bytes + shares->history_bytes,

@@ -9,7 +9,7 @@ import tree
 # Prefix of a third-party include: the rooms that may have it. None: every room below client and daemon too.
 THIRD_PARTY = {
     "rocksdb/": {"ssd"},
-    "zstd.h": {"ssd"},
+    "zstd.h": {"ssd", "sizing"},
     "grpc/": {"wire", "daemon", "client/cpp", "client/cli"},
     "grpcpp/": {"wire", "daemon", "client/cpp", "client/cli"},
     "google/protobuf/": {"wire", "daemon", "client/cpp", "client/cli"},
@@ -23,7 +23,7 @@ THIRD_PARTY = {
     "xxhash.h": {"base"},
     "cblas.h": {"client/worker"},
     "CLI/": {"completion", "daemon", "client/cli", "client/worker", "client/llama"},
-    "nlohmann/": {"daemon", "interop", "client/cli", "client/worker", "client/llama"},
+    "nlohmann/": {"daemon", "interop", "sizing", "client/cli", "client/worker", "client/llama"},
     "httplib.h": {"client/llama"},
     "cuda_": {"client/cuda"},  # the toolkit's headers
     "cuda.h": {"client/cuda"},

@@ -6,7 +6,7 @@ namespace prefixd::cache {
 
 absl::Status Room::Resize(uint64_t ram_bytes) {
   base::MutexLock lock(budget_mutex_);
-  PREFIXD_ASSIGN_OR_RETURN(const BudgetShares cut, Recut(ram_bytes, context_->shares));
+  PREFIXD_ASSIGN_OR_RETURN(const ram::BudgetShares cut, ram::Recut(ram_bytes, context_->shares));
   PREFIXD_RETURN_IF_ERROR(
       CheckFloorsFit("RAM", tables_->limited.AllFloors().ram_bytes, cut.arena_bytes));
   PREFIXD_RETURN_IF_ERROR(context_->arena->Resize(cut.arena_bytes));

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace prefixd::cache {
+namespace prefixd::ram {
 
 struct BudgetShares {
   uint64_t arena_bytes = 0;      // pages and, in a shared arena, their records
@@ -25,4 +25,4 @@ absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, 
 // the arena takes up the difference. InvalidArgument when too little is left for it.
 absl::StatusOr<BudgetShares> Recut(uint64_t ram_budget_bytes, const BudgetShares& opened);
 
-}  // namespace prefixd::cache
+}  // namespace prefixd::ram

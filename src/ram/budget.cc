@@ -1,11 +1,11 @@
-#include "cache/budget.h"
+#include "ram/budget.h"
 
 #include <algorithm>
 
 #include "base/size.h"
 #include "base/status.h"
 
-namespace prefixd::cache {
+namespace prefixd::ram {
 
 namespace {
 
@@ -64,4 +64,4 @@ absl::StatusOr<BudgetShares> CutBudget(uint64_t ram_budget_bytes, bool has_ssd, 
   return shares;
 }
 
-}  // namespace prefixd::cache
+}  // namespace prefixd::ram

@@ -1,0 +1,158 @@
+#include "sizing/plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/size.h"
+#include "base/status.h"
+#include "ram/budget.h"
+
+namespace prefixd::sizing {
+namespace {
+
+constexpr uint64_t kLargestRam = uint64_t{1} << 50;
+constexpr uint64_t kSegment = uint64_t{64} << 20, kLeastSegment = uint64_t{1} << 20;
+constexpr double kShares[] = {0.90, 0.95, 0.99};
+
+class Planner {
+ public:
+  Planner(const Trace& trace, const PlanOptions& options) : trace_(trace), options_(options) {}
+
+  absl::StatusOr<Plan> Make() {
+    const uint64_t bytes = options_.shape.bytes_per_token;
+    if (bytes == 0 || bytes > uint64_t{1} << 32) {
+      return absl::InvalidArgumentError("plan: a token takes no bytes, or more than 4 GiB");
+    }
+    plan_.requests = trace_.requests.size();
+    for (const uint32_t tokens : trace_.block_sizes) plan_.working_set_tokens += tokens;
+    plan_.working_set_bytes = plan_.working_set_tokens * bytes;
+    plan_.most = HitsOfAll(trace_);
+    plan_.ram_bytes = Sorted(options_.ram_bytes);
+    plan_.ssd_bytes = Sorted(options_.ssd_bytes);
+    if (plan_.ram_bytes.empty()) PREFIXD_RETURN_IF_ERROR(ChooseRam());
+    if (plan_.ssd_bytes.empty()) ChooseSsd();
+    for (const uint64_t ram : plan_.ram_bytes) {
+      for (const uint64_t ssd : plan_.ssd_bytes) {
+        plan_.cells.push_back({.ram_bytes = ram, .ssd_bytes = ssd, .hits = {}});
+      }
+    }
+    PREFIXD_RETURN_IF_ERROR(FillAll(&plan_.cells));
+    for (const double share : kShares) {
+      PREFIXD_ASSIGN_OR_RETURN(Plan::Reached reached, Reach(share));
+      plan_.reached.push_back(reached);
+    }
+    PREFIXD_RETURN_IF_ERROR(Double());
+    return std::move(plan_);
+  }
+
+ private:
+  static std::vector<uint64_t> Sorted(std::vector<uint64_t> sizes) {
+    std::ranges::sort(sizes);
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+    return sizes;
+  }
+  // Tokens as full blocks of the trace take them.
+  uint64_t Wanted() const { return trace_.unique * trace_.block_tokens; }
+  absl::Status ChooseRam() {
+    for (uint64_t ram = ram::kMinRamBudget; ram <= kLargestRam; ram *= 2) {
+      PREFIXD_ASSIGN_OR_RETURN(const RamRoom room, RoomOf(ram, false, options_.shape));
+      if (room.tokens >= Wanted() / 64 && room.tokens > 0) plan_.ram_bytes.push_back(ram);
+      if (room.tokens >= Wanted() && room.tokens > 0) return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("plan: no RAM budget up to 1024 TiB holds such blocks");
+  }
+  void ChooseSsd() {
+    plan_.ssd_bytes = {0};
+    for (const uint64_t bytes : {plan_.working_set_bytes / 4, plan_.working_set_bytes}) {
+      const uint64_t ssd = std::bit_ceil(bytes + bytes / 8);
+      if (ssd >= 2 * kSegment && ssd != plan_.ssd_bytes.back()) plan_.ssd_bytes.push_back(ssd);
+    }
+  }
+
+  absl::Status Fill(PlanCell* cell) const {
+    const bool has_ssd = cell->ssd_bytes > 0;
+    PREFIXD_ASSIGN_OR_RETURN(const RamRoom room, RoomOf(cell->ram_bytes, has_ssd, options_.shape));
+    PREFIXD_ASSIGN_OR_RETURN(const ram::BudgetShares shares,
+                             ram::CutBudget(cell->ram_bytes, has_ssd, options_.shape.shared_arena));
+    const uint64_t segment = std::min(kSegment, std::max(kLeastSegment, cell->ssd_bytes / 64));
+    const uint64_t bytes = options_.shape.bytes_per_token;
+    cell->hits = Simulate(trace_, {.ram_tokens = room.tokens,
+                                   .ssd_tokens = cell->ssd_bytes / bytes,
+                                   .ssd_write_share = options_.ssd_write_share,
+                                   .ssd_segment_tokens = segment / bytes,
+                                   .ghosts = std::min<uint64_t>(65536, shares.index_bytes / 512)});
+    return absl::OkStatus();
+  }
+  absl::Status FillAll(std::vector<PlanCell>* cells) const {
+    const size_t count = cells->size();
+    std::vector<absl::Status> statuses(count);
+    std::atomic<size_t> next = 0;
+    const auto work = [&] {
+      for (size_t i = next++; i < count; i = next++) statuses[i] = Fill(&(*cells)[i]);
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < std::min<size_t>(count, std::thread::hardware_concurrency()); ++i) {
+      threads.emplace_back(work);
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& status : statuses) PREFIXD_RETURN_IF_ERROR(status);
+    return absl::OkStatus();
+  }
+
+  bool Reaches(const PlanCell& cell, double share) const {
+    return static_cast<double>(cell.hits.tokens()) >=
+           share * static_cast<double>(plan_.most.tokens());
+  }
+  // The rung that reaches it and the one below it are cut in half until they are a sixteenth apart.
+  absl::StatusOr<Plan::Reached> Reach(double share) const {
+    Plan::Reached reached{.share = share, .ram_alone = {}, .with_ssd = {}};
+    for (size_t i = 0; i < plan_.ram_bytes.size() && !reached.ram_alone.has_value(); ++i) {
+      if (plan_.ssd_bytes.front() != 0 || !Reaches(plan_.cell(i, 0), share)) continue;
+      reached.ram_alone = plan_.cell(i, 0);
+      uint64_t below = i == 0 ? plan_.ram_bytes[0] : plan_.ram_bytes[i - 1];
+      while (reached.ram_alone->ram_bytes - below > reached.ram_alone->ram_bytes / 16) {
+        PlanCell middle{.ram_bytes = below + (reached.ram_alone->ram_bytes - below) / 2,
+                        .ssd_bytes = 0,
+                        .hits = {}};
+        PREFIXD_RETURN_IF_ERROR(Fill(&middle));
+        if (Reaches(middle, share)) {
+          reached.ram_alone = middle;
+        } else {
+          below = middle.ram_bytes;
+        }
+      }
+    }
+    for (const PlanCell& cell : plan_.cells) {
+      if (cell.ssd_bytes == 0 || !Reaches(cell, share)) continue;
+      reached.with_ssd = cell;
+      break;
+    }
+    return reached;
+  }
+  absl::Status Double() {
+    plan_.before = plan_.cell(plan_.ram_bytes.size() - 1, 0);
+    const auto& reached = plan_.reached.front();
+    if (reached.ram_alone.has_value()) plan_.before = *reached.ram_alone;
+    plan_.after = plan_.before;
+    plan_.after.ram_bytes *= 2;
+    return Fill(&plan_.after);
+  }
+
+  const Trace& trace_;
+  const PlanOptions& options_;
+  Plan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options) {
+  return Planner(trace, options).Make();
+}
+
+}  // namespace prefixd::sizing
