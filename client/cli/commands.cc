@@ -13,6 +13,7 @@
 #include "client/cli/json.h"
 #include "client/cli/model_folder.h"
 #include "client/cli/names.h"
+#include "client/cli/top/top.h"
 #include "client/cli/units.h"
 #include "client/cli/views.h"
 #include "wire/admin.h"
@@ -471,13 +472,22 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Arenas(options);
     case Command::kPlan:
       return Plan(options);
+    case Command::kTop:  // before
     case Command::kConfig:
       break;
   }
   return Config(calls, options);
 }
 
-absl::StatusOr<Outcome> Run(const Options& options, const Terminal& terminal) {
+absl::StatusOr<Outcome> Top(const Options& options, const Surroundings& surroundings) {
+  PREFIXD_ASSIGN_OR_RETURN(std::string text, RunTop(options, surroundings));
+  return Outcome{std::move(text)};
+}
+
+absl::StatusOr<Outcome> Run(const Options& options, const Surroundings& surroundings,
+                            const Terminal& terminal) {
+  if (options.command == Command::kTop)
+    return Top(options, surroundings);  // connects again and again
   DaemonCalls::Where where{.server = options.server, .admin = options.admin};
   const std::string token_file = wire::TokenFileFor(options.server, options.token_file);
   if (!token_file.empty()) {
@@ -517,7 +527,7 @@ int RunPrefixctl(const std::vector<std::string>& arguments, const Surroundings& 
           ParseCommandLine(arguments, surroundings, &options, terminal.out, terminal.err)) {
     return *code;
   }
-  const absl::StatusOr<Outcome> outcome = Run(options, terminal);
+  const absl::StatusOr<Outcome> outcome = Run(options, surroundings, terminal);
   if (!outcome.ok()) return Explain(outcome.status(), options, terminal.err);
   terminal.out << outcome->text << std::flush;
   return outcome->exit_code;

@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // prefixctl reports errors itself
   prefixd::cli::Surroundings surroundings;
   for (const char* name : {"PREFIXD_SERVER", "PREFIXD_ADMIN", "PREFIXD_TOKEN_FILE", "PREFIXD_SALT",
-                           "XDG_RUNTIME_DIR"}) {
+                           "XDG_RUNTIME_DIR", "COLUMNS"}) {
     if (const char* value = std::getenv(name)) surroundings.environment[name] = value;
   }
   surroundings.exists = [](const std::string& path) {

@@ -18,6 +18,7 @@
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
 #include "client/cli/plan_options.h"
+#include "client/cli/top/top_options.h"
 #include "completion/completion.h"
 #include "wire/admin_socket.h"
 
@@ -494,6 +495,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareCarry(app, options, &carry);
   PlanTexts plan;
   DeclarePlan(app, options, &plan);
+  TopTexts top;
+  DeclareTop(app, options, &top);
   completion::AddTo(app);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
@@ -515,6 +518,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   if (status.ok()) status = ReadTimeout(texts.timeout, options);
   if (status.ok()) status = ReadCarry(carry, options);
   if (status.ok()) status = ReadPlan(plan, options);
+  if (status.ok()) status = ReadTop(top, surroundings, options);
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/plan.h"
+#include "client/cli/top/top_request.h"
 
 namespace prefixd::cli {
 
@@ -44,6 +45,7 @@ enum class Command {
   kImport,
   kExport,
   kPlan,
+  kTop,
 };
 
 struct Options {
@@ -82,6 +84,7 @@ struct Options {
   bool purge = false;                // clear
   uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
   PlanRequest plan;                  // plan
+  TopRequest top;                    // top
 };
 
 // Everything that the command line depends on besides itself.

@@ -31,7 +31,7 @@ _EVERYWHERE = re.compile(
 # Debian's packages of what is compiled or linked in. Their licences travel along.
 _LINKED = (
     "libabsl-dev libbz2-dev libc-ares-dev libcivetweb-dev libcli11-dev libcpp-httplib-dev libfmt-dev libgrpc-dev "
-    "libbrotli1 libhwy-dev liblz4-dev libprotobuf-dev libre2-dev librocksdb-dev libsnappy-dev libspdlog-dev "
+    "libbrotli1 libhwy-dev liblz4-dev libncurses-dev libprotobuf-dev libre2-dev librocksdb-dev libsnappy-dev libspdlog-dev "
     "libssl-dev libstdc++-12-dev libxxhash-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev"
 ).split()
 _LAUNCHER = """#!python
