@@ -26,11 +26,12 @@ set(CPACK_DEBIAN_LIB_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_LIB_DESCRIPTION "client library of the prefix cache beside LLM workers
 Engines find cached prefixes of prompts in prefixd, and store new ones, through
 the C functions of libprefixd.so.1.")
-# What CPack would make itself runs ldconfig in scripts, where Debian has a trigger.
+# CPack would make scripts that run ldconfig, where Debian has a trigger, and of a removed package its script would stay. It makes none
+# where one is named, and passes over one that is not there.
 set(made "${CPACK_PACKAGE_DIRECTORY}/control")
 file(WRITE "${made}/shlibs" "libprefixd 1 libprefixd1 (>= ${CPACK_PACKAGE_VERSION})\nlibprefixd_cuda 1 libprefixd1 (>= ${CPACK_PACKAGE_VERSION})\n")
 file(WRITE "${made}/triggers" "activate-noawait ldconfig\n")
-set(CPACK_DEBIAN_LIB_PACKAGE_CONTROL_EXTRA "${made}/shlibs;${made}/triggers")
+set(CPACK_DEBIAN_LIB_PACKAGE_CONTROL_EXTRA "${made}/shlibs;${made}/triggers;${made}/none/postinst;${made}/none/postrm")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME prefixd-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
