@@ -17,6 +17,8 @@ namespace {
 
 constexpr uint64_t kLargestRam = uint64_t{1} << 50;
 constexpr uint64_t kSegment = uint64_t{64} << 20, kLeastSegment = uint64_t{1} << 20;
+constexpr size_t kLeastRungs = 5, kMostRungs = 14;
+constexpr double kNearlyAll = 0.995, kHalf = 0.5;
 constexpr double kShares[] = {0.90, 0.95, 0.99};
 
 class Planner {
@@ -56,15 +58,29 @@ class Planner {
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     return sizes;
   }
-  // Tokens as full blocks of the trace take them.
-  uint64_t Wanted() const { return trace_.unique * trace_.block_tokens; }
+  // Powers of two, from the first that hits nearly what can be hit down to one that hits less than
+  // half of it.
   absl::Status ChooseRam() {
-    for (uint64_t ram = ram::kMinRamBudget; ram <= kLargestRam; ram *= 2) {
+    uint64_t ram = ram::kMinRamBudget;
+    for (; ram <= kLargestRam; ram *= 2) {
       PREFIXD_ASSIGN_OR_RETURN(const RamRoom room, RoomOf(ram, false, options_.shape));
-      if (room.tokens >= Wanted() / 64 && room.tokens > 0) plan_.ram_bytes.push_back(ram);
-      if (room.tokens >= Wanted() && room.tokens > 0) return absl::OkStatus();
+      if (room.tokens > 0 && room.tokens >= trace_.unique * trace_.block_tokens) break;
     }
-    return absl::InvalidArgumentError("plan: no RAM budget up to 1024 TiB holds such blocks");
+    if (ram > kLargestRam) {
+      return absl::InvalidArgumentError("plan: no RAM budget up to 1024 TiB holds such blocks");
+    }
+    std::vector<PlanCell> rungs;
+    bool goes_on = true;
+    for (; goes_on && ram >= ram::kMinRamBudget && rungs.size() < kMostRungs; ram /= 2) {
+      PlanCell cell{.ram_bytes = ram, .ssd_bytes = 0, .hits = {}};
+      PREFIXD_RETURN_IF_ERROR(Fill(&cell));
+      if (Reaches(cell, kNearlyAll)) rungs.clear();  // the larger ones say no more
+      rungs.push_back(cell);
+      goes_on = rungs.size() < kLeastRungs || Reaches(cell, kHalf);
+    }
+    for (const PlanCell& cell : rungs)
+      plan_.ram_bytes.insert(plan_.ram_bytes.begin(), cell.ram_bytes);
+    return absl::OkStatus();
   }
   void ChooseSsd() {
     plan_.ssd_bytes = {0};
@@ -77,15 +93,19 @@ class Planner {
   absl::Status Fill(PlanCell* cell) const {
     const bool has_ssd = cell->ssd_bytes > 0;
     PREFIXD_ASSIGN_OR_RETURN(const RamRoom room, RoomOf(cell->ram_bytes, has_ssd, options_.shape));
-    PREFIXD_ASSIGN_OR_RETURN(const ram::BudgetShares shares,
-                             ram::CutBudget(cell->ram_bytes, has_ssd, options_.shape.shared_arena));
+    // A block of the trace may be several of the daemon's.
+    const uint64_t each = std::max<uint64_t>(1, trace_.block_tokens / options_.shape.block_tokens);
     const uint64_t segment = std::min(kSegment, std::max(kLeastSegment, cell->ssd_bytes / 64));
     const uint64_t bytes = options_.shape.bytes_per_token;
     cell->hits = Simulate(trace_, {.ram_tokens = room.tokens,
                                    .ssd_tokens = cell->ssd_bytes / bytes,
                                    .ssd_write_share = options_.ssd_write_share,
+                                   .ssd_shallow_tokens = options_.ssd_shallow_tokens,
                                    .ssd_segment_tokens = segment / bytes,
-                                   .ghosts = std::min<uint64_t>(65536, shares.index_bytes / 512)});
+                                   .index_bytes = room.index_bytes,
+                                   .index_bytes_per_block = each * room.index_bytes_per_block,
+                                   .index_bytes_in_ram = each * room.index_bytes_in_ram,
+                                   .ghosts = std::min<uint64_t>(65536, room.index_bytes / 512)});
     return absl::OkStatus();
   }
   absl::Status FillAll(std::vector<PlanCell>* cells) const {
@@ -109,13 +129,14 @@ class Planner {
     return static_cast<double>(cell.hits.tokens()) >=
            share * static_cast<double>(plan_.most.tokens());
   }
-  // The rung that reaches it and the one below it are cut in half until they are a sixteenth apart.
+  // The room between the rung that reaches it and the one below it is cut in half until that is a
+  // sixteenth.
   absl::StatusOr<Plan::Reached> Reach(double share) const {
     Plan::Reached reached{.share = share, .ram_alone = {}, .with_ssd = {}};
     for (size_t i = 0; i < plan_.ram_bytes.size() && !reached.ram_alone.has_value(); ++i) {
       if (plan_.ssd_bytes.front() != 0 || !Reaches(plan_.cell(i, 0), share)) continue;
       reached.ram_alone = plan_.cell(i, 0);
-      uint64_t below = i == 0 ? plan_.ram_bytes[0] : plan_.ram_bytes[i - 1];
+      uint64_t below = i == 0 ? ram::kMinRamBudget : plan_.ram_bytes[i - 1];
       while (reached.ram_alone->ram_bytes - below > reached.ram_alone->ram_bytes / 16) {
         PlanCell middle{.ram_bytes = below + (reached.ram_alone->ram_bytes - below) / 2,
                         .ssd_bytes = 0,

@@ -18,7 +18,8 @@ struct PlanOptions {
   BlockShape shape;
   std::vector<uint64_t> ram_bytes;  // empty: a ladder up to the trace's working set
   std::vector<uint64_t> ssd_bytes;  // 0 is none; empty: none, a quarter and all of the working set
-  double ssd_write_share = 0.3;     // as the daemon's setting
+  double ssd_write_share = 0.3;     // as the daemon's settings
+  uint64_t ssd_shallow_tokens = 3072;
 };
 
 struct PlanCell {

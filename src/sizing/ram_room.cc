@@ -24,6 +24,9 @@ absl::StatusOr<RamRoom> RoomOf(uint64_t ram_bytes, bool has_ssd, const BlockShap
   RamRoom room;
   room.tokens = blocks * shape.block_tokens;
   room.payload_bytes = room.tokens * shape.bytes_per_token;
+  room.index_bytes = shares.index_bytes;
+  room.index_bytes_per_block = 96 + 16 * pages + 4 * shape.block_tokens;
+  room.index_bytes_in_ram = 48 * pages;
   return room;
 }
 

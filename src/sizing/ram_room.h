@@ -22,7 +22,9 @@ struct BlockShape {
 struct RamRoom {
   uint64_t tokens = 0;         // in full blocks
   uint64_t payload_bytes = 0;  // of these tokens
-  bool index_is_full = false;  // the index, not the arena, is what holds no more
+  uint64_t index_bytes = 0;    // that names of blocks may take
+  // What a block takes of them, and a block in RAM besides: at most so much (index/memory_test.cc).
+  uint64_t index_bytes_per_block = 0, index_bytes_in_ram = 0;
 };
 
 // What a budget holds. InvalidArgument for a budget that the daemon would not start with.

@@ -36,6 +36,7 @@ void SimulatedRam::Insert(TraceBlock block, TraceBlock parent, uint32_t size, ui
   blocks_[block] = {.parent = parent, .stamp = ++clock_, .uses = uses, .size = size, .in = true};
   if (parent != kNoBlock) ++blocks_[parent].children;
   used_ += size;
+  ++count_;
   Link(block);
 }
 
@@ -70,6 +71,7 @@ void SimulatedRam::Evict(TraceBlock block) {
   if (of.parent != kNoBlock) --blocks_[of.parent].children;
   if (of.read) read_ -= of.size;
   used_ -= of.size;
+  --count_;
   of.in = false;
 }
 

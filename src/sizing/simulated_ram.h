@@ -46,6 +46,8 @@ class SimulatedRam {
   // Returns the block that goes next; kNoBlock if none may. Never one of request `uses`.
   TraceBlock Victim(uint64_t uses) const;
   void Evict(TraceBlock block);
+  uint64_t blocks() const { return count_; }
+  uint64_t uses(TraceBlock block) const { return blocks_[block].uses; }
   uint64_t newest_stamp() const { return clock_; }
   uint32_t size(TraceBlock block) const { return blocks_[block].size; }
 
@@ -70,7 +72,7 @@ class SimulatedRam {
   const uint64_t capacity_;
   std::vector<Block> blocks_;
   List lists_[2];  // [1]: blocks that were read since they were stored
-  uint64_t used_ = 0, read_ = 0, may_go_ = 0, clock_ = 0;
+  uint64_t count_ = 0, used_ = 0, read_ = 0, may_go_ = 0, clock_ = 0;
 };
 
 }  // namespace prefixd::sizing

@@ -66,6 +66,9 @@ class SimulatedSsd {
   bool empty() const { return segments_.empty(); }
   // `size`: of all blocks.
   void Write(std::vector<TraceBlock> blocks, uint64_t size, uint64_t stamp);
+  // Forgets the block; its bytes stay in the segment.
+  void Forget(TraceBlock block) { of_block_[block] = 0; }
+  size_t segments() const { return segments_.size(); }
   // Takes the oldest segment out. The blocks that were in it alone are no longer here.
   Segment PopOldest();
 

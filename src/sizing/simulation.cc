@@ -1,13 +1,14 @@
 #include "sizing/simulation.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_set.h"
 
+#include "sizing/dirty_order.h"
 #include "sizing/simulated_ram.h"
 #include "sizing/simulated_ssd.h"
 
@@ -17,6 +18,7 @@ namespace {
 constexpr uint32_t kQuarters = 4;                        // of a full block
 constexpr uint64_t kStartEighths = 2, kGoOnEighths = 3;  // as cache/room/spill_demand.h
 constexpr int kVainRounds = 3;
+constexpr int kEvictedAtOnce = 256;
 
 class Cache {
  public:
@@ -26,7 +28,8 @@ class Cache {
         ram_(trace.unique, QuartersOf(size.ram_tokens)),
         ssd_(trace.unique, QuartersOf(size.ssd_tokens), SegmentOf(size)),
         writes_(size.ssd_write_share, QuartersOf(size.ssd_tokens)),
-        of_ssd_(ssd_.enabled() ? trace.unique : 0) {}
+        of_ssd_(ssd_.enabled() ? trace.unique : 0),
+        dirty_(ssd_.enabled() ? trace.unique : 0) {}
 
   void Play(const Trace::Request& request, Hits* hits) {
     const std::span<const TraceBlock> path = trace_.blocks(request);
@@ -38,6 +41,7 @@ class Cache {
       for (size_t i = loaded; i < found; ++i) hits->ssd_tokens -= TokensOf(path[i]);
     }
     const size_t stored = Store(path, loaded);
+    if (loaded < path.size()) MakeIndexRoom();
     Refresh(path.first(stored), /*read=*/false);
   }
   uint64_t written() const { return ssd_.written(); }
@@ -49,7 +53,6 @@ class Cache {
     uint64_t first_token = 0;
     bool was_ghost = false;  // given up shortly before it was stored
     bool refused = false;    // the SSD does not want it
-    bool dirty = false;      // it is in dirty_
   };
   uint64_t QuartersOf(uint64_t tokens) const {
     return tokens * kQuarters / std::max<uint32_t>(1, trace_.block_tokens);
@@ -81,11 +84,10 @@ class Cache {
   }
 
   void Touch(TraceBlock block, bool read) {
-    const bool dirty = ssd_.enabled() && of_ssd_[block].dirty;
-    if (dirty) dirty_.erase({ram_.stamp(block), block});
     ram_.Touch(block, uses_, read);
-    if (dirty) dirty_.insert({ram_.stamp(block), block});
-    if (read && ssd_.enabled() && std::exchange(of_ssd_[block].refused, false)) SetDirty(block);
+    if (!ssd_.enabled()) return;
+    if (dirty_.Has(block)) dirty_.Touch(block);
+    if (read && std::exchange(of_ssd_[block].refused, false)) SetDirty(block);
   }
   // Leaf to root: no block is older than those behind it.
   void Refresh(std::span<const TraceBlock> path, bool read) {
@@ -99,7 +101,7 @@ class Cache {
     for (size_t i = 0; i < path.size(); ++i) {
       if (ram_.Has(path[i])) continue;
       if (!MakeRoom(SizeOf(path[i])) || !ssd_.Has(path[i])) return i;
-      ram_.Insert(path[i], i == 0 ? kNoBlock : path[i - 1], SizeOf(path[i]), uses_);
+      Insert(path, i);
       ram_.SetMayGo(path[i], true);
       Touch(path[i], /*read=*/true);
     }
@@ -112,7 +114,7 @@ class Cache {
       const TraceBlock block = path[i];
       if (ram_.Has(block)) continue;
       if (!MakeRoom(SizeOf(block))) return i;
-      ram_.Insert(block, i == 0 ? kNoBlock : path[i - 1], SizeOf(block), uses_);
+      Insert(path, i);
       if (!ssd_.enabled() || ssd_.Has(block)) {
         ram_.SetMayGo(block, true);
         continue;
@@ -128,12 +130,71 @@ class Cache {
     return path.size();
   }
 
+  void Insert(std::span<const TraceBlock> path, size_t i) {
+    if (ssd_.Has(path[i])) --on_ssd_alone_;
+    ram_.Insert(path[i], i == 0 ? kNoBlock : path[i - 1], SizeOf(path[i]), uses_);
+  }
+
+  // --- the index's memory: cache/room/room.cc, MakeIndexRoom ---
+  uint64_t IndexBytes() const {
+    constexpr uint64_t kEntry = 24;  // of a ghost, in a table and in a list (index/space.h)
+    const uint64_t ghosts = std::min(size_.ghosts, drops_);
+    return (ram_.blocks() + on_ssd_alone_) * size_.index_bytes_per_block +
+           ram_.blocks() * size_.index_bytes_in_ram + ghosts * kEntry +
+           std::bit_ceil(ghosts * 8 / 7 + 1) * (kEntry + 1);
+  }
+  bool IndexAbove(uint64_t sixteenths) const {
+    return size_.index_bytes > 0 && IndexBytes() > size_.index_bytes / 16 * sixteenths;
+  }
+  // Forgets what was used longest ago, in RAM or on SSD.
+  void MakeIndexRoom() {
+    if (!IndexAbove(15)) return;
+    for (int vain = 0; vain < kVainRounds;) {
+      if (ssd_.enabled()) ForgetOnSsd();
+      if (!IndexAbove(14)) return;
+      int evicted = 0;
+      for (; evicted < kEvictedAtOnce; ++evicted) {
+        const TraceBlock victim = ram_.Victim(uses_);
+        if (victim == kNoBlock || DirtyGoesBefore(victim)) break;
+        Evict(victim);
+      }
+      if (evicted > 0) continue;
+      if (!IndexAbove(15) || !ssd_.enabled()) return;
+      if (!Spill(ssd_.last_id(), /*insists=*/false)) ++vain;
+    }
+  }
+  bool DirtyGoesBefore(TraceBlock victim) const {
+    return !dirty_.empty() && ram_.stamp(dirty_.oldest()) < ram_.stamp(victim);
+  }
+  // Of those on SSD alone, the coldest that are colder than what goes next from RAM.
+  void ForgetOnSsd() {
+    const TraceBlock next = ram_.Victim(uses_);
+    uint64_t colder_than = next == kNoBlock ? ~uint64_t{0} : ram_.stamp(next);
+    if (!dirty_.empty()) colder_than = std::min(colder_than, ram_.stamp(dirty_.oldest()));
+    std::vector<std::pair<uint64_t, TraceBlock>> found;
+    for (size_t i = 0; i < ssd_.segments(); ++i) {
+      for (const TraceBlock block : ssd_.segment(i).blocks) {
+        if (ssd_.IsIn(block, ssd_.segment(i)) && !ram_.Has(block) &&
+            ram_.stamp(block) < colder_than) {
+          found.emplace_back(ram_.stamp(block), block);
+        }
+      }
+    }
+    std::ranges::sort(found);
+    for (const auto& [stamp, block] : found) {
+      if (!IndexAbove(14)) return;
+      ssd_.Forget(block);
+      --on_ssd_alone_;
+      Drop(block);
+    }
+  }
+
   bool MakeRoom(uint32_t size) {
     for (int vain = 0; ram_.free() < size;) {
       const TraceBlock victim = ram_.Victim(uses_);
       const bool waits = ssd_.enabled() && vain < kVainRounds && !dirty_.empty() &&
-                         (victim == kNoBlock || (ram_.IsRead(victim) && ram_.Spares() &&
-                                                 !ram_.IsRead(dirty_.begin()->second)));
+                         (victim == kNoBlock ||
+                          (ram_.IsRead(victim) && ram_.Spares() && !ram_.IsRead(dirty_.oldest())));
       if (waits) {
         // Where refusing leaves nothing that may go, the budget of writes is overdrawn.
         if (!Spill(ssd_.last_id(), /*insists=*/victim == kNoBlock && vain + 1 == kVainRounds))
@@ -147,17 +208,24 @@ class Cache {
   }
   void Evict(TraceBlock block) {
     ram_.Evict(block);
-    if (ssd_.enabled() && !ssd_.Has(block)) Drop(block);
+    if (ssd_.Has(block)) {
+      ++on_ssd_alone_;
+    } else {
+      Drop(block);
+    }
   }
-  void Drop(TraceBlock block) { of_ssd_[block].dropped = ++drops_; }
+  void Drop(TraceBlock block) {
+    ++drops_;
+    if (ssd_.enabled()) of_ssd_[block].dropped = drops_;
+  }
 
+  // Requires: it was used just now.
   void SetDirty(TraceBlock block) {
-    of_ssd_[block].dirty = true;
     ram_.SetMayGo(block, false);
-    dirty_.insert({ram_.stamp(block), block});
+    dirty_.Touch(block);
   }
   void SetClean(TraceBlock block) {
-    if (std::exchange(of_ssd_[block].dirty, false)) dirty_.erase({ram_.stamp(block), block});
+    if (dirty_.Has(block)) dirty_.Remove(block);
     ram_.SetMayGo(block, true);
   }
 
@@ -172,28 +240,23 @@ class Cache {
   }
 
   // What is dirty of the path to `block` and of it, parents first, as far as it fits.
-  bool PickChain(TraceBlock block, bool refused_too, uint64_t most, std::vector<TraceBlock>* picked,
-                 uint64_t* size) {
+  bool PickChain(TraceBlock block, uint64_t most, std::vector<TraceBlock>* picked, uint64_t* size) {
     std::vector<TraceBlock> chain;
     for (; block != kNoBlock && ram_.Has(block); block = ram_.parent(block)) {
-      if (of_ssd_[block].dirty || (refused_too && of_ssd_[block].refused)) chain.push_back(block);
+      if (dirty_.Has(block)) chain.push_back(block);
     }
     for (auto at = chain.rbegin(); at != chain.rend(); ++at) {
       if (!picked->empty() && *size + SizeOf(*at) > most) return false;
       picked->push_back(*at);
       *size += SizeOf(*at);
-      if (of_ssd_[*at].dirty) {
-        dirty_.erase({ram_.stamp(*at), *at});
-        of_ssd_[*at].dirty = false;
-      }
+      dirty_.Remove(*at);
     }
     return true;
   }
   std::vector<TraceBlock> PickColdest(uint64_t most) {
     std::vector<TraceBlock> picked;
     uint64_t size = 0;
-    while (!dirty_.empty() &&
-           PickChain(dirty_.begin()->second, /*refused_too=*/false, most, &picked, &size)) {
+    while (!dirty_.empty() && PickChain(dirty_.oldest(), most, &picked, &size)) {
     }
     return picked;
   }
@@ -283,14 +346,20 @@ class Cache {
     for (size_t i = 0; i < leaving; ++i) Leave();
     while (!ssd_.HasRoom(0) && !ssd_.empty()) Leave();
   }
+  // What is in RAM has no other copy now: it is dirty again, as cold as it was.
   void Leave() {
+    std::vector<TraceBlock> in_ram;
     for (const TraceBlock block : ssd_.PopOldest().blocks) {
       if (ram_.Has(block)) {
-        SetDirty(block);
+        in_ram.push_back(block);
+        ram_.SetMayGo(block, false);
       } else {
+        --on_ssd_alone_;
         Drop(block);
       }
     }
+    std::ranges::sort(in_ram, {}, [this](TraceBlock block) { return ram_.stamp(block); });
+    dirty_.Merge(in_ram, ram_);
   }
 
   const Trace& trace_;
@@ -299,8 +368,8 @@ class Cache {
   SimulatedSsd ssd_;
   SimulatedWrites writes_;
   std::vector<OfSsd> of_ssd_;
-  absl::btree_set<std::pair<uint64_t, TraceBlock>> dirty_;  // oldest first
-  uint64_t uses_ = 0, drops_ = 0;
+  DirtyOrder dirty_;
+  uint64_t uses_ = 0, drops_ = 0, on_ssd_alone_ = 0;
 };
 
 }  // namespace

@@ -22,7 +22,10 @@ struct CacheSize {
   double ssd_write_share = 0.3;  // of what is asked for; 0: no limit
   uint64_t ssd_shallow_tokens = 3072;
   uint64_t ssd_segment_tokens = 0;  // of a segment; 0: a 64th of ssd_tokens
-  uint64_t ghosts = 65536;          // blocks that are remembered after they were given up
+  // The index's memory, which holds the names of all blocks; 0: no limit. What a block takes of it,
+  // and one that is in RAM besides.
+  uint64_t index_bytes = 0, index_bytes_per_block = 0, index_bytes_in_ram = 0;
+  uint64_t ghosts = 65536;  // blocks that are remembered after they were given up
   bool operator==(const CacheSize&) const = default;
 };
 

@@ -16,8 +16,6 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr double kMostPoints = 1;  // of 100, in the hit rate of tokens
-
 std::string Shipped(const std::string& name) {
   return std::string(PREFIXD_TEST_DATA) + "/traces/" + name + ".jsonl.zst";
 }
@@ -40,18 +38,20 @@ class PlanAndDaemon : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // The player stores whole blocks.
-  static void MakeWhole(Trace* trace) {
-    for (uint32_t& tokens : trace->block_sizes) tokens = kTraceBlockTokens;
+  // As the player stores it: every block is whole, and of so many tokens.
+  static void MakeWhole(uint32_t block_tokens, Trace* trace) {
+    trace->block_tokens = block_tokens;
+    for (uint32_t& tokens : trace->block_sizes) tokens = block_tokens;
     for (Trace::Request& request : trace->requests) {
-      request.tokens = request.blocks * kTraceBlockTokens;
+      request.tokens = request.blocks * block_tokens;
     }
   }
-  void Compare(const Workload& workload, const Budget& budget) {
+  // `most_points`: of 100, in the hit rate of tokens.
+  void Compare(const Workload& workload, const Budget& budget, double most_points = 1) {
     auto trace = ReadTrace(Shipped(workload.trace), workload.requests);
     ASSERT_TRUE(trace.ok()) << trace.status();
-    MakeWhole(&*trace);
     const TraceShape shape{128, 1, workload.page_bytes};
+    MakeWhole(shape.tokens(), &*trace);
     auto player = TracePlayer::Start({.shape = shape,
                                       .ram_bytes = budget.ram_bytes,
                                       .ssd_bytes = budget.ssd_bytes,
@@ -62,10 +62,11 @@ class PlanAndDaemon : public ::testing::Test {
     const auto counted = (*player)->Tokens();
     ASSERT_TRUE(counted.ok()) << counted.status();
     sizing::PlanOptions options;
-    options.shape = {.bytes_per_token = workload.page_bytes / kTraceBlockTokens,
-                     .block_tokens = kTraceBlockTokens,
+    options.shape = {.bytes_per_token = workload.page_bytes / shape.tokens(),
+                     .block_tokens = shape.block_tokens,
                      .shared_arena = false,
                      .pages = 1};
+    options.ssd_shallow_tokens = shape.shallow_tokens();
     options.ram_bytes = {budget.ram_bytes};
     options.ssd_bytes = {budget.ssd_bytes};
     const auto plan = sizing::MakePlan(*trace, options);
@@ -81,22 +82,34 @@ class PlanAndDaemon : public ::testing::Test {
                 workload.trace, base::FormatBytes(budget.ram_bytes).c_str(),
                 base::FormatBytes(budget.ssd_bytes).c_str(), daemon, daemon_ssd, planned,
                 planned_ssd);
-    EXPECT_NEAR(planned, daemon, kMostPoints);
-    EXPECT_NEAR(planned_ssd, daemon_ssd, kMostPoints);
+    EXPECT_NEAR(planned, daemon, most_points);
+    EXPECT_NEAR(planned_ssd, daemon_ssd, 2 * most_points);  // RAM has the rest
   }
   std::string folder_;
 };
 
-TEST_F(PlanAndDaemon, S7PlanIsWithinAPointOfTheDaemonWithLittleRam) {
-  Compare({"mooncake_conversation", 2'500, 24 << 10}, {uint64_t{64} << 20, 0});
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST_F(PlanAndDaemon, S7PlanIsWithinAPointWithLittleRam) {
+  Compare({"mooncake_conversation", 2'500, 24 << 10}, {64 * kMiB, 0});
 }
 
-TEST_F(PlanAndDaemon, S7PlanIsWithinAPointOfTheDaemonWithMoreRam) {
-  Compare({"mooncake_conversation", 2'500, 24 << 10}, {uint64_t{256} << 20, 0});
+TEST_F(PlanAndDaemon, S7PlanIsWithinAPointWithMoreRam) {
+  Compare({"mooncake_conversation", 2'500, 24 << 10}, {256 * kMiB, 0});
 }
 
-TEST_F(PlanAndDaemon, S7PlanIsWithinAPointOfTheDaemonWithRamAndSsd) {
-  Compare({"mooncake_conversation", 2'000, 128 << 10}, {uint64_t{256} << 20, uint64_t{1} << 30});
+TEST_F(PlanAndDaemon, S7PlanIsWithinAPointOnSessionsOfAgents) {
+  Compare({"claude_code_a", 600, 24 << 10}, {48 * kMiB, 0});
+}
+
+TEST_F(PlanAndDaemon, S7PlanIsWithinAPointWithRamAndSsd) {
+  Compare({"mooncake_conversation", 2'000, 128 << 10}, {256 * kMiB, 1024 * kMiB});
+}
+
+// Pages so small that the index has room for a few thousand blocks, in both tiers. What it forgets
+// depends on which segments are written by then: runs differ by half a point among themselves.
+TEST_F(PlanAndDaemon, WhereTheIndexIsFullThePlanIsWithinTwoPoints) {
+  Compare({"mooncake_conversation", 2'000, 24 << 10}, {64 * kMiB, 256 * kMiB}, 2);
 }
 
 }  // namespace
