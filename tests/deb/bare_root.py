@@ -4,7 +4,8 @@ The must-show S1 of the packages: they install, prefixd starts and serves worker
 the cache and the settings, a purge leaves nothing; systemd finds the unit right and safe. The folder
 NEWER_DEBS has packages of a higher version. `scripts/deb --test` runs it. Needs root, debootstrap and
 the network, so CTest does not run it; without root or debootstrap it says so and ends with 77.
-systemd does not run in the root: the test starts prefixd as the user that the package made.
+First without systemd, as in a container: the test starts prefixd as the user that the package made.
+Then, where the host lets it, under the root's own systemd, with the unit as it is.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def main() -> int:
         stop(root)
         purge(root)
         leaves_nothing(root, before)
+        under_systemd(root, debs, newer, before, stack)
     print("S1: the packages install, start, serve workers, upgrade with their cache and purge cleanly")
     return 0
 
@@ -136,12 +138,16 @@ def hits_by_worker(root: Root) -> None:
 
 def upgrade(root: Root, newer: Path) -> None:
     old = root.run("dpkg-query -W -f '${Version}' prefixd").strip()
-    put(root, newer)
-    # An operator answers dpkg that the changed settings stay, where the new package has other ones.
-    root.run(f"DEBIAN_FRONTEND=noninteractive apt-get install {_QUIET} -o Dpkg::Options::=--force-confold -y --no-install-recommends ./debs/*.deb")
+    upgrade_packages(root, newer)
     new = root.run("dpkg-query -W -f '${Version}' prefixd").strip()
     root.run(f"dpkg --compare-versions {new} gt {old}")
     says(root.run(f"cat {_CONF}"), 'ram = "256MiB"')
+
+
+def upgrade_packages(root: Root, newer: Path) -> None:
+    put(root, newer)
+    # An operator answers dpkg that the changed settings stay, where the new package has other ones.
+    root.run(f"DEBIAN_FRONTEND=noninteractive apt-get install {_QUIET} -o Dpkg::Options::=--force-confold -y --no-install-recommends ./debs/*.deb")
 
 
 def keeps_the_cache(root: Root) -> None:
@@ -154,14 +160,62 @@ def purge(root: Root) -> None:
     root.run(f"DEBIAN_FRONTEND=noninteractive apt-get remove {_QUIET} -y {' '.join(NAMES)}")
     root.run(f"test -d /var/lib/prefixd && test -e {_CONF} && ls /dev/shm/*.arena")  # a removal keeps cache and settings
     root.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge {_QUIET} -y prefixd")
+    root.run("rm /dev/shm/prefixd-of-another.arena")  # another user's file is there still
 
 
 def leaves_nothing(root: Root, before: set[str]) -> None:
-    root.run("rm /dev/shm/prefixd-of-another.arena")  # another user's file was there still
     if left := files(root) - before:
         raise SystemExit(f"bare_root: the purge left {sorted(left)}")
     root.run("getent passwd prefixd || getent group prefixd", fails=True)
     root.run(f"dpkg-query -W {' '.join(NAMES)} 2>/dev/null", fails=True)
+
+
+def under_systemd(root: Root, debs: Path, newer: Path, before: set[str], stack: ExitStack) -> None:
+    root.run(f"DEBIAN_FRONTEND=noninteractive apt-get install {_QUIET} -y --no-install-recommends systemd-sysv")
+    if why := root.boot(stack):
+        print(f"SKIP: bare_root: under systemd: {why}")
+        return
+    put(root, debs)
+    root.run(f"DEBIAN_FRONTEND=noninteractive apt-get install {_QUIET} -y --no-install-recommends ./debs/*.deb")
+    root.run("systemctl is-enabled prefixd && systemctl is-active prefixd")
+    root.run("usermod --append --groups prefixd engine")
+    waits_until_it_serves(root)
+    says(root.run("runuser -u engine -- python3 -m prefixd"), "bit for bit the same")
+    cached_by_worker(root)
+    old = main_pid(root)
+    upgrade_packages(root, newer)
+    if main_pid(root) == old:
+        raise SystemExit("bare_root: the upgrade did not restart prefixd")
+    waits_until_it_serves(root)
+    hits_by_worker(root)
+    the_mount_holds_the_arena(root)
+    root.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge {_QUIET} -y {' '.join(NAMES)}")
+    says(root.run("systemctl list-units --all --no-legend '*prefixd*' | wc -l"), "0")
+    leaves_nothing(root, before)
+
+
+def main_pid(root: Root) -> str:
+    return root.run("systemctl show --property MainPID --value prefixd").strip()
+
+
+def waits_until_it_serves(root: Root) -> None:
+    root.run("for i in $(seq 600); do prefixctl status >/dev/null 2>&1 && exit 0; sleep 0.1; done; systemctl status prefixd; exit 1")
+
+
+def the_mount_holds_the_arena(root: Root) -> None:
+    """The tmpfs of the package, as deploy/README.md says; the pages in it outlive kill -9."""
+    drop_in = "/etc/systemd/system/prefixd.service.d"
+    root.run(f"mkdir {drop_in} && cp /usr/share/doc/prefixd/examples/arena.conf {drop_in}")
+    root.run(f"""sed -i 's|^arena = .*|arena = "/run/prefixd_arena/arena"|' {_CONF} && systemctl daemon-reload && systemctl restart prefixd""")
+    waits_until_it_serves(root)
+    root.run("mountpoint /run/prefixd_arena && test -e /run/prefixd_arena/arena")
+    cached_by_worker(root)
+    old = main_pid(root)
+    root.run(f"kill -9 {old}")
+    root.run(f"for i in $(seq 600); do test $(systemctl show --property MainPID --value prefixd) != {old} && exit 0; sleep 0.1; done; exit 1")
+    waits_until_it_serves(root)
+    hits_by_worker(root)
+    root.run(f"rm -r {drop_in}")  # the operator's, not the package's
 
 
 if __name__ == "__main__":
