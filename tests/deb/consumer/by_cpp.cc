@@ -1,4 +1,5 @@
-// Stores a prompt's KV cache and reads it back as another worker: by_cpp ADDRESS. Without a prefixd it says so.
+// Stores a prompt's KV cache and reads it back as another worker: by_cpp ADDRESS. Without a prefixd
+// it says so.
 #include <prefixd/attention.h>
 #include <prefixd/block_table.h>
 #include <prefixd/client.h>
@@ -13,7 +14,10 @@ namespace pd = prefixd;
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   pd::SpaceSpec spec{.model = "consumer", .weights_digest = {std::byte{7}}};
-  spec.layers.assign(2, {.kv_heads = 1, .key_dim = 64, .value_dim = 64, .formats = {pd::MlxAffine(8, 64, pd::Dtype::kF16)}});
+  spec.layers.assign(2, {.kv_heads = 1,
+                         .key_dim = 64,
+                         .value_dim = 64,
+                         .formats = {pd::MlxAffine(8, 64, pd::Dtype::kF16)}});
   std::vector<uint32_t> tokens(200);
   std::iota(tokens.begin(), tokens.end(), 1);
   const std::vector<float> rows(200 * 64, 0.5F);
