@@ -252,7 +252,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(cache::Cache* cache,
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     // gRPC serves health without its descriptor: this links it in, for reflection.
     grpc::health::v1::HealthCheckRequest::descriptor();
-
   });
   auto server = std::make_unique<GrpcServer>(cache, options);
   PREFIXD_RETURN_IF_ERROR(server->Listen(std::move(claims)));
