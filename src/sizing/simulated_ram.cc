@@ -47,21 +47,24 @@ void SimulatedRam::SetMayGo(TraceBlock block, bool may_go) {
   may_go_ += may_go ? of.size : uint64_t{0} - of.size;
 }
 
-TraceBlock SimulatedRam::Oldest(const List& list, uint64_t uses) const {
+TraceBlock SimulatedRam::Oldest(const List& list, uint64_t uses, uint64_t before) const {
   for (TraceBlock at = list.oldest; at != kNoBlock; at = blocks_[at].newer) {
     const Block& block = blocks_[at];
-    if (block.uses == uses) return kNoBlock;  // and all newer ones are of this request
+    // All newer ones are of this request, or too new, as well.
+    if (block.uses == uses || block.stamp >= before) return kNoBlock;
     if (block.may_go && block.children == 0) return at;
   }
   return kNoBlock;
 }
 
 TraceBlock SimulatedRam::Victim(uint64_t uses) const {
-  const TraceBlock unread = Oldest(lists_[0], uses);
-  if (unread != kNoBlock && Spares()) return unread;
-  const TraceBlock read = Oldest(lists_[1], uses);
-  if (unread == kNoBlock || read == kNoBlock) return unread == kNoBlock ? read : unread;
-  return blocks_[read].stamp < blocks_[unread].stamp ? read : unread;
+  constexpr uint64_t kAny = ~uint64_t{0};
+  const TraceBlock unread = Oldest(lists_[0], uses, kAny);
+  if (unread == kNoBlock) return Oldest(lists_[1], uses, kAny);
+  if (Spares()) return unread;
+  // Many that were read have blocks below them that were not: only older ones are looked at.
+  const TraceBlock read = Oldest(lists_[1], uses, blocks_[unread].stamp);
+  return read == kNoBlock ? unread : read;
 }
 
 void SimulatedRam::Evict(TraceBlock block) {

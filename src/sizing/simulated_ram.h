@@ -67,7 +67,8 @@ class SimulatedRam {
   };
   void Link(TraceBlock block);
   void Unlink(TraceBlock block);
-  TraceBlock Oldest(const List& list, uint64_t uses) const;
+  // Returns the first that may go and was used last before that stamp; kNoBlock: none.
+  TraceBlock Oldest(const List& list, uint64_t uses, uint64_t before) const;
 
   const uint64_t capacity_;
   std::vector<Block> blocks_;
