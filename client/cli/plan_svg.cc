@@ -13,7 +13,7 @@ namespace prefixd::cli {
 namespace {
 
 constexpr double kWidth = 720, kHeight = 420;
-constexpr double kLeft = 64, kRight = 700, kTop = 48, kBottom = 330;
+constexpr double kLeft = 64, kRight = 680, kTop = 48, kBottom = 330;
 // Told apart without colours too: each line has its own dashes and its name at its end.
 constexpr const char* kDashes[] = {"", "8 4", "2 3", "10 3 2 3", "5 5"};
 
