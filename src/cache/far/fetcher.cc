@@ -128,7 +128,6 @@ void Fetcher::Count(const absl::Status& why) {
 }
 
 void Fetcher::Fail(const FarLoad& load, size_t first, const absl::Status& why) {
-  Count(why);
   far_->present.Forget(load.bundle.key);
   // Its record was there: what lacks a stripe, or has another's bytes, is no good to anybody.
   if (absl::IsNotFound(why) || absl::IsDataLoss(why)) far_->SaySpoiled(load.bundle.key);
@@ -138,6 +137,7 @@ void Fetcher::Fail(const FarLoad& load, size_t first, const absl::Status& why) {
     refused_->AddNotCome(page);
     context_->index->FailPromotion(page, index::PrefixIndex::PromotionFailure::kTryAgain);
   }
+  Count(why);  // last: who sees it counted stores it anew
 }
 
 absl::Status Fetcher::Load(const FarLoad& load, base::Deadline until) {
@@ -154,11 +154,12 @@ absl::Status Fetcher::Load(const FarLoad& load, base::Deadline until) {
   if (status.ok()) status = ReadInto(load, places, until);
   size_t done = 0;
   for (; status.ok() && done < load.expected.size(); ++done) {
+    // First: who finds the page finds it counted.
+    context_->counters.AddAll(
+        {{"remote.pages_loaded", 1}, {"remote.bytes_loaded", load.expected[done].page_bytes}});
     status = Finish(load.expected[done], places.extent(done));
     if (!status.ok()) break;
     places.GaveAway(done);
-    context_->counters.AddAll(
-        {{"remote.pages_loaded", 1}, {"remote.bytes_loaded", load.expected[done].page_bytes}});
   }
   if (!status.ok()) Fail(load, done, status);
   return status;
