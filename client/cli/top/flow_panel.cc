@@ -117,8 +117,8 @@ std::string EvictionLine(const Flow& recent, const Flow& totals) {
     const double ms = MedianIdleMs(flow.evictions);
     return ms < 0 ? std::string("-") : AgeText(ms);
   };
-  return absl::StrCat("evicts ", ByteRate(recent.bytes.evicted, recent), "; idle before ",
-                      idle(recent), " of late, ", idle(totals), " since start");
+  return absl::StrCat("evicts ", ByteRate(recent.bytes.evicted, recent), "; median idle time ",
+                      idle(recent), " last minute, ", idle(totals), " since start");
 }
 
 std::string DiskLine(const TopView& view, const Flow& recent, const Flow& totals) {

@@ -24,13 +24,14 @@ namespace prefixd::cli {
 namespace {
 
 using Look = TopLine::Look;
+constexpr size_t kChartRowsOfOnce = 3;  // it has one column
 
 // Returns the seconds as the interval was given: "1 s", "0.25 s".
 std::string IntervalText(double seconds) { return absl::StrCat(seconds, " s"); }
 
 TopLine Title(const TopView& view, size_t columns) {
   const std::string right =
-      view.paused ? "PAUSED " : absl::StrCat("every ", IntervalText(view.interval_s), " ");
+      view.paused ? " PAUSED " : absl::StrCat(" every ", IntervalText(view.interval_s), " ");
   std::string left = " prefixd ";
   if (view.latest) absl::StrAppend(&left, view.latest->stats.version(), " ");
   if (!view.failure.empty()) {
@@ -77,6 +78,37 @@ void Append(std::vector<TopLine> more, std::vector<TopLine>* lines) {
   for (TopLine& line : more) lines->push_back(std::move(line));
 }
 
+std::vector<TopLine> Below(const TopView& view, size_t columns, size_t room) {
+  return view.drilled.empty() ? TablesPanel(view, columns, room) : LeasesPanel(view, room);
+}
+
+// Returns how many lines of `free` ones the chart gets: what the tables below leave, from a sixth
+// of the screen to a half.
+size_t ChartRows(const TopView& view, const TopSize& size, size_t free) {
+  const size_t wanted = Below(view, size.columns, SIZE_MAX).size();
+  return std::clamp<size_t>(free > wanted ? free - wanted : 0, std::max<size_t>(1, size.rows / 6),
+                            std::max<size_t>(1, size.rows / 2));
+}
+
+// Returns what stands between the `above` first lines and the last one.
+std::vector<TopLine> Panels(const TopView& view, const TopSize& size, size_t above) {
+  const std::vector<TopLine> numbers =
+      view.drilled.empty() ? FlowPanel(view, size.columns) : SpacePanel(view);
+  const auto left = [&](size_t taken) {
+    if (size.rows == 0) return SIZE_MAX;
+    const size_t all = above + taken + (view.keys ? 1 : 0);
+    return size.rows > all ? size.rows - all : 0;
+  };
+  constexpr size_t kAroundChart = 2;  // the line above it, and the axis
+  const size_t chart_rows = size.rows == 0
+                                ? kChartRowsOfOnce
+                                : ChartRows(view, size, left(kAroundChart + numbers.size()));
+  std::vector<TopLine> lines = HitRatePanel(view, size.columns, chart_rows);
+  Append(numbers, &lines);
+  Append(Below(view, size.columns, left(lines.size())), &lines);
+  return lines;
+}
+
 }  // namespace
 
 SpaceOrder NextOrder(SpaceOrder order) {
@@ -121,18 +153,7 @@ std::vector<v1::SpaceStats> SortedSpaces(const TopView& view) {
 std::vector<TopLine> RenderTop(const TopView& view, const TopSize& size) {
   std::vector<TopLine> lines = {Title(view, size.columns)};
   Append(Failure(view), &lines);
-  // Without a limit the chart is as high as on a usual terminal.
-  const size_t chart_rows = size.rows == 0 ? 6 : std::clamp<size_t>(size.rows / 6, 1, 12);
-  if (view.latest) {
-    const bool drilled = !view.drilled.empty();
-    Append(HitRatePanel(view, size.columns, chart_rows), &lines);
-    Append(drilled ? SpacePanel(view) : FlowPanel(view, size.columns), &lines);
-    const size_t last = view.keys ? 1 : 0;
-    const size_t room = size.rows == 0                    ? SIZE_MAX
-                        : size.rows > lines.size() + last ? size.rows - lines.size() - last
-                                                          : 0;
-    Append(drilled ? LeasesPanel(view, room) : TablesPanel(view, size.columns, room), &lines);
-  }
+  if (view.latest) Append(Panels(view, size, lines.size()), &lines);
   if (view.keys) {
     if (size.rows > 0) lines.resize(size.rows - 1);
     lines.push_back(Keys(view));

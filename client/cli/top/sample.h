@@ -13,11 +13,11 @@ namespace prefixd::cli {
 
 struct Sample {
   std::chrono::duration<double> at{0};  // of a clock that never goes back
-  std::string health;                   // what DaemonCalls::Health returns
-  v1::GetStatsReply stats;
+  std::string health{};                 // what DaemonCalls::Health returns
+  v1::GetStatsReply stats{};
   // Unset where this user may not ask for them.
-  std::map<uint64_t, v1::ListSessionsReply::Session> sessions;  // by their names
-  std::vector<v1::ListLeasesReply::Lease> leases;
+  std::map<uint64_t, v1::ListSessionsReply::Session> sessions{};  // by their names
+  std::vector<v1::ListLeasesReply::Lease> leases{};
 };
 
 }  // namespace prefixd::cli

@@ -38,25 +38,26 @@ std::string Sorted(const TopView& view, SpaceOrder order, const char* title) {
 }
 
 std::vector<Column> SpaceColumns(const TopView& view, size_t columns) {
-  std::vector<Column> all = {{"SPACE", 12, true},
+  std::vector<Column> all = {{"SPACE", columns < 100 ? 8u : 12u, true},
                              {Sorted(view, SpaceOrder::kModel, "MODEL"), 0, true},
                              {Sorted(view, SpaceOrder::kHitRate, "HIT"), 7},
                              {Sorted(view, SpaceOrder::kAsked, "ASKED/S"), 9},
                              {Sorted(view, SpaceOrder::kTokens, "TOKENS"), 11},
-                             {Sorted(view, SpaceOrder::kRam, "RAM"), 10},
-                             {Sorted(view, SpaceOrder::kSsd, "SSD"), 10}};
+                             {Sorted(view, SpaceOrder::kRam, "RAM"), 9},
+                             {Sorted(view, SpaceOrder::kSsd, "SSD"), 9}};
   size_t taken = 2 * (all.size() - 1);
   for (const Column& column : all) taken += column.width;
   all[1].width = columns > taken + 6 ? std::min<size_t>(columns - taken, 60) : 6;
   return all;
 }
 
-std::vector<std::string> SpaceCells(const v1::SpaceStats& space, const Flow& recent) {
+std::vector<std::string> SpaceCells(const v1::SpaceStats& space, const Flow& recent,
+                                    size_t id_digits) {
   const auto found = recent.spaces.find(space.space_id());
   const TokenFlow flow = found == recent.spaces.end() ? TokenFlow() : found->second;
   const double asked =
       recent.seconds > 0 ? static_cast<double>(flow.requested) / recent.seconds : 0;
-  return {ShortId(space.space_id()),
+  return {ShortId(space.space_id()).substr(0, id_digits),
           space.model(),
           PercentText(std::min(flow.restorable(), flow.requested), flow.requested),
           CountText(static_cast<uint64_t>(std::llround(asked))),
@@ -87,7 +88,7 @@ std::vector<TopLine> SpaceTableOf(const TopView& view, size_t columns, size_t ro
   const size_t first = FirstRow(chosen, shown);
   const Flow recent = view.history.Last(kRecentS);
   for (size_t i = first; i < first + shown; ++i) {
-    lines.push_back({Row(layout, SpaceCells(spaces[i], recent), view.utf8),
+    lines.push_back({Row(layout, SpaceCells(spaces[i], recent, layout[0].width), view.utf8),
                      i == chosen && view.keys ? Look::kReverse : Look::kPlain});
   }
   return lines;
