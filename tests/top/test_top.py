@@ -137,6 +137,7 @@ class ScriptedTest(TopTest):
         host = self.host()
         self.worker(host, "late model").turn(tokens_of(1, 200))
         host.kill()
+        (host.folder / "prefixd.admin.sock").unlink()  # as where none ever ran
         top = self.top(host.address)
         top.shows("DOES NOT ANSWER")
         host.start()

@@ -144,16 +144,16 @@ std::vector<TopLine> SpacePanel(const TopView& view) {
         {absl::StrCat("formats ", absl::StrJoin(space.formats(), ", "), "; blocks of ",
                       space.block_tokens(), " tokens")},
         {absl::StrCat("tokens  ", CountText(all.requested), " asked, ", CountText(all.restorable()),
-                      " found, ", CountText(all.used), " used since it was opened; ",
-                      CountText(flow.requested), " asked last minute")},
-        {absl::StrCat("found   ", PercentText(flow.ram, flow.restorable()), " in ram, ",
+                      " found, ", CountText(all.used), " used since it was opened")},
+        {absl::StrCat("minute  ", CountText(flow.requested), " asked, ",
+                      PercentText(flow.ram, flow.restorable()), " of hits in ram, ",
                       PercentText(flow.ssd, flow.restorable()), " on ssd, ",
-                      PercentText(flow.far, flow.restorable()), " far, last minute")},
+                      PercentText(flow.far, flow.restorable()), " far")},
         {absl::StrCat("holds   ", CountText(space.stored_tokens()), " tokens in ",
-                      Plural(space.blocks(), "block"), " of ", Plural(space.ends(), "sequence"),
-                      "; ram ", base::FormatBytes(space.ram_extent_bytes()), ", ssd ",
-                      base::FormatBytes(space.ssd_page_bytes()), ", in ram only ",
-                      base::FormatBytes(space.dirty_bytes()))}};
+                      Plural(space.blocks(), "block"), " of ", Plural(space.ends(), "sequence"))},
+        {absl::StrCat("bytes   ", base::FormatBytes(space.ram_extent_bytes()), " in ram, ",
+                      base::FormatBytes(space.ssd_page_bytes()), " on ssd, ",
+                      base::FormatBytes(space.dirty_bytes()), " in ram only")}};
   }
   return {{absl::StrCat("space ", ShortId(view.drilled), " is gone: Esc goes back"), Look::kBold}};
 }
