@@ -240,7 +240,7 @@ absl::StatusOr<uint64_t> RedisStore::RaiseNumber(const std::string& name, base::
   return NumberOf(ask.reply);
 }
 
-// Of hosts that find nothing, one sets it. What was raised since goes on top.
+// SET NX: one of the hosts that find nothing sets it. INCRBY keeps what others raised since.
 absl::StatusOr<uint64_t> RedisStore::RestoreNumber(const std::string& name, uint64_t least,
                                                    base::Deadline deadline) {
   Ask set = AskOf(name, {"SET", name, std::to_string(least), "NX"}, kSmallReply);

@@ -14,8 +14,8 @@ struct BlockShape {
   uint64_t bytes_per_token = 0;
   uint32_t block_tokens = 64;  // of the daemon's blocks
   bool shared_arena = true;    // else private memory
-  // Of a block. 0: as many equal pages as make at most 1 MiB each, as block/split_layers.h splits a
-  // model of many layers.
+  // A block has so many pages. 0: as many equal ones as make at most 1 MiB each, as
+  // block/split_layers.h splits a model of many layers.
   uint32_t pages = 0;
 };
 

@@ -166,7 +166,8 @@ class Cache {
   bool DirtyGoesBefore(TraceBlock victim) const {
     return !dirty_.empty() && ram_.stamp(dirty_.oldest()) < ram_.stamp(victim);
   }
-  // Of those on SSD alone, the coldest that are colder than what goes next from RAM.
+  // Forgets the coldest blocks that only the SSD has, if they are colder than what goes next from
+  // RAM.
   void ForgetOnSsd() {
     const TraceBlock next = ram_.Victim(uses_);
     uint64_t colder_than = next == kNoBlock ? ~uint64_t{0} : ram_.stamp(next);
@@ -283,7 +284,8 @@ class Cache {
     *blocks = {admitted.rbegin(), admitted.rend()};
     return any;
   }
-  // Of the segments that leave, what was used since they were written, newest first.
+  // Returns the blocks of the leaving segments that were used since those were written, newest
+  // first.
   std::vector<TraceBlock> PickRewrite(size_t leaving, uint64_t* size) const {
     std::vector<std::pair<uint64_t, TraceBlock>> hot;
     const uint64_t written = leaving == 0 ? 0 : ssd_.segment(leaving - 1).stamp;

@@ -10,7 +10,7 @@ namespace prefixd::cli {
 // A daemon that is asked for the same number of tokens each second.
 class BusyDaemon {
  public:
-  // Of the requested tokens, `found` come from RAM and `from_ssd` from SSD.
+  // It is asked for so many tokens: `found` of them come from RAM, `from_ssd` from SSD.
   void Serve(uint64_t requested, uint64_t found, uint64_t from_ssd = 0) {
     requested_ += requested;
     ram_ += found;

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 _PATIENCE_S = 600
-# Of systemd's own tree of control groups: version 1's named one, or version 2's only one.
+# systemd wants a tree of control groups of its own: version 1's named one, or version 2's only one.
 _CGROUPS = (
     (Path("/sys/fs/cgroup/systemd"), "mount -t tmpfs tmpfs sys/fs/cgroup && mkdir sys/fs/cgroup/systemd && mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd"),
     (Path("/sys/fs/cgroup"), "mount -t cgroup2 cgroup2 sys/fs/cgroup"),
