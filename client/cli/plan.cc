@@ -1,5 +1,6 @@
 #include "client/cli/plan.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -9,7 +10,6 @@
 
 #include "base/size.h"
 #include "base/status.h"
-#include "client/cli/plan.h"
 
 namespace prefixd::cli {
 namespace {
@@ -82,6 +82,12 @@ absl::StatusOr<uint64_t> BytesPerToken(const std::string& folder) {
         ": its layers are not all of full attention, a token has no fixed number of bytes: "
         "say --bytes-per-token, as prefixctl spaces shows what a model takes"));
   }
+  if (NumberIn(config, {"kv_lora_rank"}) > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     ": engines cache latent pages of this model (kv_lora_rank), or its K and V: "
+                     "say --bytes-per-token, as prefixctl spaces shows what a model takes"));
+  }
   const uint64_t layers = NumberIn(config, {"num_hidden_layers", "n_layer"});
   const uint64_t heads = NumberIn(config, {"num_attention_heads", "n_head"});
   const uint64_t kv_heads = NumberIn(config, {"num_key_value_heads", "num_attention_heads"});
@@ -92,9 +98,16 @@ absl::StatusOr<uint64_t> BytesPerToken(const std::string& folder) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, " does not say layers, KV heads and head dimension: say --bytes-per-token"));
   }
-  const auto dtype = config.find("torch_dtype");
-  const uint64_t element = dtype != config.end() && *dtype == "float32" ? 4 : 2;
-  return 2 * layers * kv_heads * dim * element;
+  // transformers 5 writes "dtype", earlier ones "torch_dtype".
+  const auto is_f32 = [&](const char* name) {
+    const auto dtype = config.find(name);
+    return dtype != config.end() && *dtype == "float32";
+  };
+  const uint64_t element = is_f32("dtype") || is_f32("torch_dtype") ? 4 : 2;
+  // As a double: a configuration may say anything, and MakePlan refuses what is too much.
+  const double bytes = 2.0 * static_cast<double>(layers) * static_cast<double>(kv_heads) *
+                       static_cast<double>(dim) * static_cast<double>(element);
+  return static_cast<uint64_t>(std::min(bytes, 1e15));
 }
 
 absl::StatusOr<std::string> RunPlan(const PlanRequest& asked, bool as_json) {

@@ -15,6 +15,9 @@
 namespace prefixd::sizing {
 namespace {
 
+constexpr uint64_t kMostBytesPerToken = uint64_t{64} << 20;  // no sum of them overflows
+// What the simulations that run at the same time take together, and one of them for each block.
+constexpr uint64_t kMemory = uint64_t{1} << 30, kMemoryPerBlock = 100;
 constexpr uint64_t kLargestRam = uint64_t{1} << 50;
 constexpr uint64_t kSegment = uint64_t{64} << 20, kLeastSegment = uint64_t{1} << 20;
 constexpr size_t kLeastRungs = 5, kMostRungs = 14;
@@ -27,8 +30,9 @@ class Planner {
 
   absl::StatusOr<Plan> Make() {
     const uint64_t bytes = options_.shape.bytes_per_token;
-    if (bytes == 0 || bytes > uint64_t{1} << 32) {
-      return absl::InvalidArgumentError("plan: a token takes no bytes, or more than 4 GiB");
+    if (bytes == 0 || bytes > kMostBytesPerToken) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: a token takes ", base::FormatBytes(bytes), ", not 1 B to 64 MiB"));
     }
     plan_.requests = trace_.requests.size();
     for (const uint32_t tokens : trace_.block_sizes) plan_.working_set_tokens += tokens;
@@ -116,9 +120,9 @@ class Planner {
       for (size_t i = next++; i < count; i = next++) statuses[i] = Fill(&(*cells)[i]);
     };
     std::vector<std::thread> threads;
-    for (size_t i = 1; i < std::min<size_t>(count, std::thread::hardware_concurrency()); ++i) {
-      threads.emplace_back(work);
-    }
+    const uint64_t fit = kMemory / (kMemoryPerBlock * std::max<uint64_t>(1, trace_.unique));
+    const uint64_t most = std::min<uint64_t>(fit, std::thread::hardware_concurrency());
+    for (size_t i = 1; i < std::min<uint64_t>(count, most); ++i) threads.emplace_back(work);
     work();
     for (std::thread& thread : threads) thread.join();
     for (const absl::Status& status : statuses) PREFIXD_RETURN_IF_ERROR(status);

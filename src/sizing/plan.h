@@ -49,7 +49,7 @@ struct Plan {
 };
 
 // InvalidArgument, saying which, for a budget that prefixd would not start with, and where
-// bytes_per_token is 0 or a block does not fit into the arena of any budget.
+// bytes_per_token is 0 or above 64 MiB, or a block does not fit into the arena of any budget.
 absl::StatusOr<Plan> MakePlan(const Trace& trace, const PlanOptions& options);
 
 }  // namespace prefixd::sizing

@@ -172,12 +172,19 @@ TEST_F(PlanCommandTest, AModelsFolderSaysWhatATokenTakes) {
   EXPECT_EQ(BytesPerToken(folder_).value(), 131'072u);
   Write("config.json", "{\"text_config\": " + llama + "}");
   EXPECT_EQ(BytesPerToken(folder_).value(), 131'072u);
+  for (const char* const name : {"dtype", "torch_dtype"}) {
+    Write("config.json", llama.substr(0, llama.rfind(", ")) + ", \"" + name + "\": \"float32\"}");
+    EXPECT_EQ(BytesPerToken(folder_).value(), 262'144u) << name;
+  }
+  Write("config.json", llama);
   const Ran ran = Run({Chats(), "--model", folder_, "--ram", "1GiB", "--ssd", "0"});
   ASSERT_EQ(ran.code, kExitOk) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("at 131,072 bytes a token"));
   for (const char* const bad : {"", "[]", "{}", "{\"num_hidden_layers\": -1}",
                                 "{\"num_hidden_layers\": 4, \"num_attention_heads\": 0}",
-                                "{\"layer_types\": [\"sliding_attention\"]}"}) {
+                                "{\"layer_types\": [\"sliding_attention\"]}",
+                                "{\"num_hidden_layers\": 61, \"num_attention_heads\": 128, "
+                                "\"hidden_size\": 7168, \"kv_lora_rank\": 512}"}) {
     Write("config.json", bad);
     EXPECT_EQ(BytesPerToken(folder_).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
@@ -193,6 +200,9 @@ TEST_F(PlanCommandTest, FlagsThatAreWrongAreNamed) {
   };
   refused({}, "--bytes-per-token");
   refused({"--bytes-per-token", "0"}, "--bytes-per-token");
+  const Ran huge = Run({path, "--bytes-per-token", "65MiB"});
+  EXPECT_NE(huge.code, kExitOk);
+  EXPECT_THAT(huge.err, HasSubstr("a token takes 65.0 MiB, not 1 B to 64 MiB"));
   refused({"--bytes-per-token", "128KiB", "--ram", "1GiB,much"}, "--ram");
   refused({"--bytes-per-token", "128KiB", "--ssd", "10%"}, "--ssd");
   refused({"--bytes-per-token", "128KiB", "--format", "csv"}, "--format");
