@@ -234,7 +234,7 @@ void PrefixCacheService::AnswerSet(const v1::AcquireRequest& request, size_t beg
   }
 }
 
-bool PrefixCacheService::IsSlow(uint64_t micros) {
+bool PrefixCacheService::CountIfSlow(uint64_t micros) {
   if (slow_.count() == 0 || micros <= static_cast<uint64_t>(slow_.count())) return false;
   cache_->Count("requests.slow");
   return true;
@@ -242,7 +242,7 @@ bool PrefixCacheService::IsSlow(uint64_t micros) {
 
 void PrefixCacheService::LogAcquire(const cache::Request& request, const cache::Acquired& acquired,
                                     uint64_t micros) {
-  if (IsSlow(OwnMicros(request, acquired, micros))) {
+  if (CountIfSlow(OwnMicros(request, acquired, micros))) {
     spdlog::warn("{}", SlowLine(request, acquired, micros));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", AcquireLine(request, acquired, micros));
@@ -384,7 +384,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
   const uint64_t micros = MicrosSince(start);
-  if (IsSlow(micros)) {
+  if (CountIfSlow(micros)) {
     spdlog::warn("slow: {}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), micros));

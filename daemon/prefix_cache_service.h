@@ -77,7 +77,7 @@ class PrefixCacheService final : public internal::Everything {
                  std::span<const cache::Acquired> set, uint64_t micros, HandOutCall* call,
                  v1::AcquireReply* reply);
   void LogAcquire(const cache::Request& request, const cache::Acquired& acquired, uint64_t micros);
-  bool IsSlow(uint64_t micros);  // counts those that are
+  bool CountIfSlow(uint64_t micros);  // true: it was, and is counted
   void BringAll(block::SessionId session, Items& items);
   absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, v1::PrefetchReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
