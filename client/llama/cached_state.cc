@@ -145,13 +145,13 @@ absl::StatusOr<CommitInfo> StoreState(const LlamaContext& context, const SpaceSp
   std::vector<std::byte> snapshot(SnapshotBytesOf(spec));
   const bool has_snapshot = !snapshot.empty() && TakeSnapshot(map, rows, snapshot);
   const Budget budget(options.deadline);
-  Plan plan = space.Reserve(tokens, {.turn_ends = options.turn_ends,
-                                     .deadline = budget.AtMost(ReserveOptions{}.deadline)});
+  // No request waits for this: the announcement may take as long as a commit.
+  const auto call = [&] { return budget.AtMost(CommitOptions{}.deadline); };
+  Plan plan = space.Reserve(tokens, {.turn_ends = options.turn_ends, .deadline = call()});
   PREFIXD_RETURN_IF_ERROR(ToAbsl(plan.status()));
   CommitInfo all;
   const auto commit = [&](uint32_t end, bool last) {
-    const Result<CommitInfo> done = plan.Commit(
-        end, {.sequence_end = last, .deadline = budget.AtMost(CommitOptions{}.deadline)});
+    const Result<CommitInfo> done = plan.Commit(end, {.sequence_end = last, .deadline = call()});
     if (done.ok()) {
       all.stored_tokens += done.value().stored_tokens;
       all.duplicate_tokens += done.value().duplicate_tokens;

@@ -140,8 +140,8 @@ class ChatTest(LlamaTest):
         self.assertIn('prefixd_llama_slots{state="free"} 4', proxy.get("/metrics"))
         self.assertEqual(proxy.count("requests"), len(turns))
         self.assertGreaterEqual(proxy.count("restores"), len(turns) // 3)
-        self.assertEqual(proxy.count("failed_saves"), 0)
-        self.assertEqual(proxy.count("failed_restores"), 0)
+        self.assertEqual(proxy.count("failed_saves"), 0, proxy.log())
+        self.assertEqual(proxy.count("failed_restores"), 0, proxy.log())
 
 
 if __name__ == "__main__":

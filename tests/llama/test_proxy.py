@@ -4,6 +4,7 @@ happens when somebody dies."""
 import concurrent.futures
 import json
 import signal
+import time
 import unittest
 import urllib.request
 from typing import Any
@@ -271,6 +272,20 @@ class FailureTest(LlamaTest):
             self.assertEqual(answer.status, 200)
             if begin == 0:
                 self.assertEqual(answer.text, first.text)
+
+    def test_L6_a_prefixd_that_hangs_for_a_moment_still_stores(self):
+        proxy = self.start_proxy(self.start_server())
+        proxy.complete(text(0, 400))
+        self.wait_until_stored(400)
+        self.daemon.hang()
+        self.addCleanup(self.daemon.send, signal.SIGCONT)
+        proxy.complete(text(1000, 400))
+        wait_for("a second state", lambda: proxy.count("saves") == 2)
+        begin = time.monotonic()  # longer than a lookup waits
+        wait_for("half a second", lambda: time.monotonic() - begin > 0.5)
+        self.daemon.send(signal.SIGCONT)
+        self.wait_until_stored(800)
+        self.assertEqual(proxy.count("failed_saves"), 0, proxy.log())
 
     def test_L6_a_server_that_was_killed_is_503_and_then_hits_again(self):
         server = self.start_server()
