@@ -1,6 +1,7 @@
 // Totals, eviction order and spill order, updated after every change of a node.
 #include <algorithm>
 
+#include "index/stored_state.h"
 #include "index/impl.h"
 
 namespace prefixd::index {
@@ -22,7 +23,11 @@ bool PutInto(Order& order, Node& node, bool wanted) {
 
 // The constructor notes the node's sums; the destructor replaces them in the totals.
 PrefixIndex::Impl::Change::Change(Impl& impl, Node& node)
-    : impl_(impl), node_(node), before_(TotalsOf(node)), was_in_tree_(node.in_tree) {}
+    : impl_(impl),
+      node_(node),
+      before_(TotalsOf(node)),
+      was_in_tree_(node.in_tree),
+      state_before_(impl.events.recording() ? StateOf(node) : block::StoredState()) {}
 
 PrefixIndex::Impl::Change::~Change() {
   for (Page& page : node_.pages()) page.Fold();
@@ -33,6 +38,7 @@ PrefixIndex::Impl::Change::~Change() {
     *sums += after;
   }
   if (was_in_tree_ || node_.in_tree) impl_.Refresh(node_);
+  if (impl_.events.recording()) impl_.NoteChange(node_, state_before_);
 }
 
 bool PrefixIndex::Impl::WantsSpill(const Node& node) const {

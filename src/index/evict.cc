@@ -194,7 +194,10 @@ uint64_t PrefixIndex::Clear(block::SpaceHandle handle) {
   });
   const base::MutexLock lock(impl_->mutex);
   Space* const space = impl_->EndPlansAndPins(handle);
-  return space == nullptr ? bytes : bytes + impl_->ClearTree(*space);
+  if (space == nullptr) return bytes;
+  bytes += impl_->ClearTree(*space);
+  impl_->NoteCleared(*space);
+  return bytes;
 }
 
 void PrefixIndex::Impl::DropColdest(const std::function<bool(const Node&)>& may_go,

@@ -6,7 +6,9 @@
 // loose.cc     pages given up without their block: sliding ones and snapshots
 // match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, arrive.cc, reserve.cc, publish.cc,
 // evict.cc, move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
+// events.cc    what is told of changes, noted by Change
 #pragma once
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +20,7 @@
 
 #include "base/mutex.h"
 #include "index/ages.h"
+#include "index/event_log.h"
 #include "index/eviction_order.h"
 #include "index/node_pool.h"
 #include "index/prefix_index.h"
@@ -149,6 +152,7 @@ struct PrefixIndex::Impl {
     Node& node_;
     const Totals before_;
     const bool was_in_tree_;
+    const block::StoredState state_before_;  // while events are recorded
   };
   void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
   void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
@@ -156,6 +160,10 @@ struct PrefixIndex::Impl {
   void SetStamp(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
   bool WantsSpill(const Node& node) const;
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
+
+  // --- events.cc ---
+  void NoteChange(const Node& node, const block::StoredState& before) PREFIXD_REQUIRES(mutex);
+  void NoteCleared(const Space& space) PREFIXD_REQUIRES(mutex);
 
   // --- match.cc ---
   // `path` is FindRestorable's; if not every group is FULL, Answer finds it.
@@ -394,6 +402,8 @@ struct PrefixIndex::Impl {
   uint64_t next_id PREFIXD_GUARDED_BY(mutex) = 1;      // of leases, pins and reservations
   int64_t next_stamp PREFIXD_GUARDED_BY(mutex) = 1;
   Ages ages PREFIXD_GUARDED_BY(mutex);
+  std::atomic<uint64_t> last_event{0};
+  EventLog events PREFIXD_GUARDED_BY(mutex){options.max_events, &last_event};
   base::Mutex drop_mutex;  // held by DropOnSsd, taken before `mutex`
   // What the DropOnSsd under way drops, so that it does not miss snapshots that change their block
   // meanwhile; null if none is.

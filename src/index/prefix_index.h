@@ -43,6 +43,7 @@
 #include "block/answer.h"
 #include "block/arena_file.h"
 #include "block/extent.h"
+#include "block/events.h"
 #include "block/limits.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
@@ -296,6 +297,16 @@ struct IndexCounts {
 class PrefixIndex {
  public:
   struct Limits {
+struct EventsRead {
+  std::vector<block::BlockEvent> events;
+  uint64_t last = 0;  // sequence of the last event that was read, also if the query left it out
+  bool loading = false;
+};
+struct StoredRead {
+  std::vector<block::StoredBlock> blocks;
+  uint64_t sequence = 0;  // of the last event when they were read
+};
+
     uint64_t session_lease_bytes = ~uint64_t{0};  // above it Acquire answers shorter: kLeaseQuota
     uint64_t total_lease_bytes = ~uint64_t{0};    // the same for all sessions: of kept_bytes
     uint64_t memory_limit_bytes = ~uint64_t{0};   // at this size Publish refuses new blocks
@@ -308,6 +319,7 @@ class PrefixIndex {
     block::BlockHasher hasher{};
     const base::Clock* clock = &base::SystemClock::Get();  // of CountedAges
   };
+    uint32_t max_events = 65536;  // kept of the last ones, about 150 bytes each
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
 
@@ -582,6 +594,20 @@ class PrefixIndex {
 
  private:
   struct Impl;
+  // --- events: for an EventReader ---
+  // Notes every change of what is stored from now on, for good. Returns the last event's sequence.
+  uint64_t RecordEvents();
+  uint64_t LastEvent() const;  // takes no lock
+  bool HasEventsAfter(uint64_t sequence) const;
+  // Returns the next events after this one, at most `most`. nullopt if the index no longer has them
+  // all, or never had.
+  std::optional<EventsRead> ReadEvents(uint64_t after, uint32_t most,
+                                       const block::EventQuery& query) const;
+  // Returns the ids of the blocks of a space or of all, parents first; also of those not stored.
+  std::vector<uint64_t> ListStored(const std::optional<block::SpaceId>& space) const;
+  // Returns those of these blocks that are stored, as they are.
+  StoredRead ReadStored(std::span<const uint64_t> ids, bool with_tokens) const;
+
   std::unique_ptr<Impl> impl_;
 };
 

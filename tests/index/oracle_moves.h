@@ -64,9 +64,10 @@ class OracleMoves : public testing::TestWithParam<Variant> {
   static constexpr uint64_t kPageBytes = 1000;
   static constexpr size_t kMaxBlocks = 120;
 
-  OracleMoves()
+  explicit OracleMoves(uint32_t max_events = 65536)
       : random_(GetParam().seed),
         index_({.max_ghosts = GetParam().max_ghosts,
+                .max_events = max_events,
                 .hasher = block::BlockHasher({}, GetParam().hash_bits)}),
         oracle_(kBlockTokens, {1, 2}) {
     space_ = index_.AddSpace({.id = {}, .block_tokens = kBlockTokens, .rungs = {1, 2}});

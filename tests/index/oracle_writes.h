@@ -8,6 +8,8 @@ namespace prefixd::index {
 
 class OracleWrites : public OracleMoves {
  protected:
+  using OracleMoves::OracleMoves;
+
   void DoReserve() {
     if (reservations_.size() >= 6 || oracle_.blocks().size() > kMaxBlocks) return;
     OpenReservation open;
