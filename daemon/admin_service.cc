@@ -334,6 +334,35 @@ absl::Status AdminService::DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& req
   return absl::OkStatus();
 }
 
+AdminService::Reactor* AdminService::ListPrefixes(Context* context,
+                                                  const v1::ListPrefixesRequest* request,
+                                                  v1::ListPrefixesReply* reply) {
+  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
+    Call call(cache_, "rpc.list_prefixes");
+    return call.End(DoListPrefixes(*request, reply));
+  });
+}
+
+absl::Status AdminService::DoListPrefixes(const v1::ListPrefixesRequest& request,
+                                          v1::ListPrefixesReply* reply) const {
+  constexpr uint32_t kUsual = 20, kMost = 1000;
+  block::SpaceId space{};
+  bool given = false;
+  PREFIXD_RETURN_IF_ERROR(wire::ReadSpaceId(request.space_id(), &space, &given));
+  if (request.most() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("list_prefixes: most is ", request.most(), ", the limit is ", kMost));
+  }
+  const uint32_t most = request.most() == 0 ? kUsual : request.most();
+  reply->set_epoch(cache_->epoch());
+  wire::ToProto(cache_->ListPrefixes(given ? &space : nullptr, most), reply);
+  return absl::OkStatus();
+}
+
+EventStreams::Reactor* AdminService::WatchEvents(Context*, const v1::WatchEventsRequest* request) {
+  return events_.Watch(*request);
+}
+
 AdminService::Reactor* AdminService::Why(Context* context, const v1::WhyRequest* request,
                                          v1::WhyReply* reply) {
   return dispatch_->QuickAdmin(context, [=, this] {

@@ -52,6 +52,8 @@ class AdminService final : public v1::Admin::CallbackService {
                           v1::SetSpaceLimitsReply* reply) override;
   Reactor* Why(Context* context, const v1::WhyRequest* request, v1::WhyReply* reply) override;
   Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
+  Reactor* ListPrefixes(Context* context, const v1::ListPrefixesRequest* request,
+                        v1::ListPrefixesReply* reply) override;
                     v1::ListPinsReply* reply) override;
 
   // Write what workers may know too. WriteSums: GetStats without spaces; may wait for the disk.
@@ -76,6 +78,8 @@ class AdminService final : public v1::Admin::CallbackService {
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
+  absl::Status DoListPrefixes(const v1::ListPrefixesRequest& request,
+                              v1::ListPrefixesReply* reply) const;
   const std::string version_;
   mutable base::Mutex settings_mutex_;
   std::vector<Setting> settings_ PREFIXD_GUARDED_BY(settings_mutex_);  // SetBudgets changes them

@@ -16,10 +16,11 @@ namespace prefixd::daemon {
 namespace internal {
 using Admin = v1::Admin;
 using Told =
-    Admin::WithRawCallbackMethod_GetStats<Admin::WithRawCallbackMethod_GetConfig<Admin::Service>>;
-using Lists = Admin::WithRawCallbackMethod_ListSpaces<
-    Admin::WithRawCallbackMethod_ListSessions<Admin::WithRawCallbackMethod_ListLeases<
-        Admin::WithRawCallbackMethod_ListPins<Admin::WithRawCallbackMethod_Why<Told>>>>>;
+    Admin::WithRawCallbackMethod_GetStats<Admin::WithRawCallbackMethod_GetConfig<
+        Admin::WithRawCallbackMethod_WatchEvents<Admin::Service>>>;
+using Lists = Admin::WithRawCallbackMethod_ListSpaces<Admin::WithRawCallbackMethod_ListSessions<
+    Admin::WithRawCallbackMethod_ListLeases<Admin::WithRawCallbackMethod_ListPins<
+        Admin::WithRawCallbackMethod_ListPrefixes<Admin::WithRawCallbackMethod_Why<Told>>>>>>;
 using Changes = Admin::WithRawCallbackMethod_Clear<Admin::WithRawCallbackMethod_Flush<
     Admin::WithRawCallbackMethod_Verify<Admin::WithRawCallbackMethod_EndSession<Lists>>>>;
 using AllOfAdmin =
@@ -72,6 +73,10 @@ class OpenAdminService final : public internal::AllOfAdmin {
   Reactor* SetSpaceLimits(Context* context, const Message*, Message*) override {
     return Refuse(context, "set_space_limits");
   }
+  Reactor* ListPrefixes(Context* context, const Message*, Message*) override {
+    return Refuse(context, "list_prefixes");
+  }
+  grpc::ServerWriteReactor<Message>* WatchEvents(Context* context, const Message*) override;
   Reactor* Why(Context* context, const Message*, Message*) override {
     return Refuse(context, "why");
   }

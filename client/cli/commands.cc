@@ -281,6 +281,28 @@ absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
 }
 
 absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
+absl::StatusOr<Outcome> Prefixes(DaemonCalls& calls, const Options& options) {
+  v1::ListPrefixesRequest request;
+  request.set_most(options.most);
+  if (!options.space.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    request.set_space_id(space.stats().space_id());
+  }
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ListPrefixesReply reply, calls.ListPrefixes(request));
+  return Outcome{options.json ? ReplyJson(reply) : PrefixesView(reply)};
+}
+
+absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
+                               const Terminal& terminal) {
+  std::string space_id;
+  if (!options.space.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    space_id = space.stats().space_id();
+  }
+  PREFIXD_RETURN_IF_ERROR(RunEvents(calls, options, space_id, terminal.out));
+  return Outcome{};
+}
+
   v1::WhyRequest request;
   request.set_request_id(options.request_id);
   request.set_last(options.last);
@@ -454,6 +476,10 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
     case Command::kPins:
       return Pins(calls, options);
     case Command::kWhy:
+    case Command::kPrefixes:
+      return Prefixes(calls, options);
+    case Command::kEvents:
+      return Events(calls, options, terminal);
       return Why(calls, options);
     case Command::kBudget:
       return Budget(calls, options);

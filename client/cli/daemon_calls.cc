@@ -109,6 +109,11 @@ absl::StatusOr<v1::SetSpaceLimitsReply> DaemonCalls::SetSpaceLimits(
     const v1::SetSpaceLimitsRequest& request) {
   return Call(&v1::Admin::Stub::SetSpaceLimits, request);
 }
+absl::StatusOr<v1::ListPrefixesReply> DaemonCalls::ListPrefixes(
+    const v1::ListPrefixesRequest& request) {
+  return Call(&v1::Admin::Stub::ListPrefixes, request);
+}
+
 absl::StatusOr<v1::WhyReply> DaemonCalls::Why(const v1::WhyRequest& request) {
   return Call(&v1::Admin::Stub::Why, request);
 }

@@ -243,6 +243,19 @@ void DeclarePins(CLI::App& app, Options* options, Texts* texts) {
 }
 
 void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
+void DeclarePrefixes(CLI::App& app, Options* options) {
+  CLI::App* prefixes = AddCommand(
+      app, options, Command::kPrefixes, "prefixes",
+      "which prefixes the last requests read most, as a tree",
+      "What the same requests read is one line; what only some of them read further is indented\n"
+      "under it. Of the last 4,096 answers, whole blocks that are still in the cache.\n"
+      "Examples:\n  prefixctl prefixes\n  prefixctl prefixes --space 3f2a --most 100");
+  prefixes->add_option("--space", options->space, "only of this space")->type_name("ID");
+  prefixes->add_option("--most", options->most, "at most so many lines")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+}
+
   CLI::App* why = AddCommand(
       app, options, Command::kWhy, "why",
       "why the last requests were not served whole, a sentence each",
@@ -491,6 +504,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclarePins(app, options, &texts);
   DeclareWhy(app, options, &texts);
   DeclareClear(app, options);
+  DeclarePrefixes(app, options);
+  DeclareEvents(app, options);
   CarryTexts carry;
   DeclareCarry(app, options, &carry);
   PlanTexts plan;

@@ -35,6 +35,7 @@ enum class Command {
   kUnpin,
   kPins,
   kWhy,
+  kPrefixes,
   kBudget,
   kVerify,
   kPrefetch,
@@ -67,6 +68,7 @@ struct Options {
   std::string request_id;   // why; empty = the newest
   uint32_t last = 20;       // why
   double below = 0;         // why: answers below this share of the request; 0 = all
+  uint32_t most = 20;       // prefixes
   uint64_t pin = 0;         // unpin, in place of tokens
   std::string path;         // import, export: the file
   std::string identity;     // import, export: a file, or empty

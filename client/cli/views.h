@@ -55,6 +55,10 @@ std::string LimitsView(const v1::SetSpaceLimitsRequest& request,
                        const v1::SetSpaceLimitsReply& reply);
 std::string BudgetView(const v1::SetBudgetsReply& reply);
 
+// Returns the tokens of each prefix, "0 to 1,024", indented under what it goes on from.
+std::vector<std::string> PrefixNames(const v1::ListPrefixesReply& reply);
+std::string PrefixesView(const v1::ListPrefixesReply& reply);
+
 // Returns one sentence for each answer.
 std::string WhyView(const v1::WhyReply& reply);
 

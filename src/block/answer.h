@@ -253,6 +253,22 @@ struct PastAnswers {
   uint64_t remembered = 0;
 };
 
+// Tokens that the same remembered answers read, in whole blocks, and that go on from `parent`.
+struct HotPrefix {
+  uint32_t parent = 0;  // its place in HotPrefixes::prefixes, counted from 1; 0 = none
+  SpaceId space{};
+  uint32_t from_token = 0, to_token = 0;
+  uint64_t requests = 0;                  // answers that read all of it
+  double age_s = 0;                       // of the newest of them
+  uint64_t ram_bytes = 0, ssd_bytes = 0;  // of its blocks' pages now; a page may be in both
+  BlockHash block_hash{};                 // of its last block
+};
+struct HotPrefixes {
+  std::vector<HotPrefix> prefixes;  // parents first
+  uint64_t requests = 0;            // answers that were looked at
+  uint64_t gone = 0;                // further ones, whose last block is gone
+};
+
 // Power-of-two buckets of microseconds: bucket i counts values in [2^i, 2^(i+1)).
 struct LatencyHistogram {
   std::array<uint64_t, 32> buckets{};

@@ -189,6 +189,10 @@ block::PastAnswers Cache::Why(const block::WhyQuery& query) const {
 // --- storing ---
 
 absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
+block::HotPrefixes Cache::ListPrefixes(const block::SpaceId* space, uint32_t most) const {
+  return verbs::ListPrefixes(parts_->context, parts_->tables, space, most);
+}
+
                                                   const ReserveRequest& request) {
   return verbs::Reserve(parts_->context, parts_->tables, session, request);
 }

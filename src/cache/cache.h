@@ -419,6 +419,9 @@ class Cache {
   // Replaces the limits of a space. True: they are remembered across restarts. NotFound for an
   // unknown space; ResourceExhausted when all floors would be more than 80 % of the RAM tier.
   absl::StatusOr<bool> SetSpaceLimits(const block::SpaceId& space,
+  // What the remembered answers had in common, of one space or of all (null): at most `most`
+  // prefixes. Looks at up to 131,072 blocks, the newest answers first.
+  block::HotPrefixes ListPrefixes(const block::SpaceId* space, uint32_t most) const;
                                       const block::SpaceLimits& limits);
   FlushResult Flush(const Patience& patience);
   // A hint that the request will come: its pages are read from SSD, behind what anybody waits

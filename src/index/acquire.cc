@@ -37,6 +37,15 @@ size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
       path.blocks.begin());
 }
 
+BlockRef LastFull(const RestorablePath& path, uint32_t tokens) {
+  for (size_t i = BlocksBefore(path, tokens); i > 0; --i) {
+    Node* const node = path.blocks[i - 1];
+    const bool full = node->size() == node->space()->shape.block_tokens;
+    if (full && node->first_token() + node->size() <= tokens) return {node, node->id()};
+  }
+  return {};
+}
+
 // Returns false, with `table` undefined, if a page is missing or not readable, or if a group has
 // pages of two rungs or of snapshots.
 bool FillTable(const RestorablePath& path, uint32_t tokens, block::PageTable& table) {
@@ -147,6 +156,7 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
     return;
   }
   acquired.from_token = lease.from;
+  acquired.last_full = LastFull(path, lease.tokens);
   StampPath(lease.pages.back().node);
   List(path, lease.tokens, options, acquired);
   acquired.lease = AddLease(std::move(lease));

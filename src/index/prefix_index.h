@@ -48,6 +48,7 @@
 #include "block/page_check.h"
 #include "block/tokens.h"
 #include "index/restored.h"
+#include "index/path_block.h"
 
 namespace prefixd::index {
 
@@ -172,6 +173,7 @@ struct Acquired {
   block::PageTable table{};  // replaces `pages` (MatchOptions::table)
   uint32_t from_token = 0;   // first token of the lease
 };
+  BlockRef last_full{};      // the last full block of which the lease has every token; none: null
 
 // One of several requests that are to have one length.
 struct SetItem {
@@ -390,6 +392,11 @@ struct StoredRead {
                             std::span<const PageRef> pages);
   std::vector<block::LeaseInfo> ListLeases() const;  // the caller fills in age_s
   // Gives up the lease's pages in blocks that begin at `tokens` or later. NotFound for an unknown
+  // Returns the block and what is above it, the deepest first, without those that end behind
+  // `tokens`, up to and with the first one that `known` says, else the first block of the sequence.
+  // Empty if the block is gone. `known` must not call the index.
+  std::vector<PathBlock> PathUp(const BlockRef& block, uint32_t tokens,
+                                absl::FunctionRef<bool(uint64_t node_id)> known) const;
   // lease.
   absl::Status ShrinkLease(block::LeaseId lease, uint32_t tokens);
   absl::Status Release(block::LeaseId lease);

@@ -243,6 +243,23 @@ absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto) {
   return query;
 }
 
+void ToProto(const block::HotPrefixes& found, v1::ListPrefixesReply* proto) {
+  proto->set_requests(found.requests);
+  proto->set_gone(found.gone);
+  for (const block::HotPrefix& prefix : found.prefixes) {
+    v1::Prefix* const one = proto->add_prefixes();
+    one->set_parent(prefix.parent);
+    one->set_space_id(prefix.space.data(), prefix.space.size());
+    one->set_from_token(prefix.from_token);
+    one->set_to_token(prefix.to_token);
+    one->set_requests(prefix.requests);
+    one->set_age_s(prefix.age_s);
+    one->set_ram_bytes(prefix.ram_bytes);
+    one->set_ssd_bytes(prefix.ssd_bytes);
+    one->set_block_hash(prefix.block_hash.data(), prefix.block_hash.size());
+  }
+}
+
 absl::Status ReadSpaceId(const std::string& bytes, block::SpaceId* id, bool* given) {
   *given = !bytes.empty();
   return ReadDigest("space_id", bytes, true, id);

@@ -28,6 +28,7 @@ void ToProto(const block::PinInfo& pin, v1::ListPinsReply::Pin* proto);
 void ToProto(const block::PastAnswer& past, v1::PastAnswer* proto);
 // InvalidArgument for a share outside [0, 1] or too long an id.
 absl::StatusOr<block::WhyQuery> FromProto(const v1::WhyRequest& proto);
+void ToProto(const block::HotPrefixes& found, v1::ListPrefixesReply* proto);
 
 block::SpaceLimits FromProto(const v1::SpaceLimits& proto);
 

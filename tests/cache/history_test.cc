@@ -16,7 +16,7 @@ block::PastAnswer PastOf(const std::string& id, uint32_t requested, uint32_t res
 
 TEST(HistoryTest, TheLastFourThousandAreKeptNewestFirst) {
   cache::History history(uint64_t{64} << 20);
-  for (uint32_t i = 0; i < 5000; ++i) history.Add(PastOf("r" + std::to_string(i), 10, 5), i);
+  for (uint32_t i = 0; i < 5000; ++i) history.Add(PastOf("r" + std::to_string(i), 10, 5), {}, i);
   const block::PastAnswers all = history.Find({.request_id = "", .last = 10000}, 5000);
   EXPECT_EQ(all.remembered, 4096u);
   ASSERT_EQ(all.answers.size(), 4096u);
@@ -29,7 +29,7 @@ TEST(HistoryTest, TheLastFourThousandAreKeptNewestFirst) {
 
 TEST(HistoryTest, BytesBoundItToo) {
   cache::History history(100'000);
-  for (int i = 0; i < 5000; ++i) history.Add(PastOf(std::string(256, 'x'), 10, 5), i);
+  for (int i = 0; i < 5000; ++i) history.Add(PastOf(std::string(256, 'x'), 10, 5), {}, i);
   EXPECT_LE(history.MemoryBytes(), 100'000u);
   EXPECT_GT(history.MemoryBytes(), 90'000u);
   EXPECT_LT(history.Find({}, 0).remembered, 300u);
@@ -37,9 +37,9 @@ TEST(HistoryTest, BytesBoundItToo) {
 
 TEST(HistoryTest, BelowAsksForTheShareThatWasRestorable) {
   cache::History history(uint64_t{1} << 20);
-  history.Add(PastOf("half", 100, 50), 0);
-  history.Add(PastOf("little", 100, 49), 0);
-  history.Add(PastOf("none", 100, 0), 0);
+  history.Add(PastOf("half", 100, 50), {}, 0);
+  history.Add(PastOf("little", 100, 49), {}, 0);
+  history.Add(PastOf("none", 100, 0), {}, 0);
   const block::PastAnswers below = history.Find({.request_id = "", .last = 9, .below = 0.5}, 0);
   ASSERT_EQ(below.answers.size(), 2u);
   EXPECT_EQ(below.answers[0].request_id, "none");
@@ -48,11 +48,11 @@ TEST(HistoryTest, BelowAsksForTheShareThatWasRestorable) {
 
 TEST(HistoryTest, WhatTheWorkerMeasuredIsAddedUnlessForgotten) {
   cache::History history(uint64_t{1} << 20);
-  const uint64_t first = history.Add(PastOf("a", 100, 50), 0);
+  const uint64_t first = history.Add(PastOf("a", 100, 50), {}, 0);
   history.Learn(first, 48, 1200, 9000);
   EXPECT_EQ(history.Find({}, 0).answers[0].used_tokens, 48u);
   EXPECT_EQ(history.Find({}, 0).answers[0].load_us, 1200u);
-  for (int i = 0; i < 4096; ++i) history.Add(PastOf("b", 1, 1), 0);
+  for (int i = 0; i < 4096; ++i) history.Add(PastOf("b", 1, 1), {}, 0);
   history.Learn(first, 1, 1, 1);
   for (const auto& answer : history.Find({.request_id = "", .last = 5000}, 0).answers) {
     EXPECT_EQ(answer.used_tokens, 0u);

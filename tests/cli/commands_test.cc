@@ -74,6 +74,7 @@ TEST_F(CommandsTest, EveryCommandSpeaksJsonOnOneLine) {
                                              {"unpin", "--pin", "12"},
                                              {"pins"},
                                              {"why", "chat-17"},
+                                             {"prefixes"},
                                              {"budget", "--ram", "2GiB"},
                                              {"spaces", "--set", "3f", "--ttl", "1h"},
                                              {"flush"},
@@ -234,6 +235,16 @@ TEST_F(CommandsTest, WhyAsksForARequestOrForTheLastThatWereShort) {
   EXPECT_EQ(Run({"why", "--below", "150%"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"why", "--below", "half"}).exit_code, kExitUsage);
   EXPECT_EQ(Run({"why", "--last", "0"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandsTest, PrefixesAsksForOneSpaceOrForAll) {
+  ASSERT_EQ(Run({"prefixes"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.asked_prefixes.most(), 20u);
+  EXPECT_EQ(daemon_.asked_prefixes.space_id(), "");
+  ASSERT_EQ(Run({"prefixes", "--space", "3f", "--most", "100"}).exit_code, kExitOk);
+  EXPECT_EQ(daemon_.asked_prefixes.most(), 100u);
+  EXPECT_EQ(daemon_.asked_prefixes.space_id(), SampleId(0x3f));
+  EXPECT_EQ(Run({"prefixes", "--most", "1001"}).exit_code, kExitUsage);
 }
 
 TEST_F(CommandsTest, ASpaceIsNamedByEnoughDigits) {

@@ -72,6 +72,7 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::PinRequest pinning;
   v1::UnpinRequest unpinned;
   v1::WhyRequest asked_why;
+  v1::ListPrefixesRequest asked_prefixes;
   v1::SetBudgetsRequest budgets;
   v1::SetSpaceLimitsRequest limited;
   v1::AcquireRequest prefetched;
@@ -178,6 +179,12 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
     limited = *request;
     reply->set_remembered(true);
     return refusal;
+  }
+  grpc::Status ListPrefixes(grpc::ServerContext*, const v1::ListPrefixesRequest* request,
+                            v1::ListPrefixesReply* reply) override {
+    asked_prefixes = *request;
+    *reply = SamplePrefixes();
+    return grpc::Status::OK;
   }
   grpc::Status Why(grpc::ServerContext*, const v1::WhyRequest* request,
                    v1::WhyReply* reply) override {

@@ -107,6 +107,27 @@ inline v1::ListPinsReply SamplePins() {
   return reply;
 }
 
+// 312 requests read 1,024 tokens, 20 of them 9,792.
+inline v1::ListPrefixesReply SamplePrefixes() {
+  v1::ListPrefixesReply reply;
+  v1::Prefix* const all = reply.add_prefixes();
+  all->set_space_id(SampleId(0x3f));
+  all->set_to_token(1024);
+  all->set_requests(312);
+  all->set_age_s(4);
+  all->set_ram_bytes(uint64_t{12} << 20);
+  all->set_ssd_bytes(uint64_t{12} << 20);
+  v1::Prefix* const some = reply.add_prefixes();
+  *some = *all;
+  some->set_parent(1);
+  some->set_from_token(1024);
+  some->set_to_token(9792);
+  some->set_requests(20);
+  some->set_ssd_bytes(0);
+  reply.set_requests(332);
+  return reply;
+}
+
 inline v1::WhyReply SampleWhy() {
   v1::WhyReply reply;
   reply.set_remembered(4'096);

@@ -41,6 +41,7 @@ std::vector<TopView> ManyViews() {
     space.set_ram_extent_bytes(UINT64_MAX);
     *view.latest->stats.add_spaces() = space;
   }
+  view.latest->prefixes = SamplePrefixes();
   view.latest->sessions[1].set_worker("w\x9b 大\xc2\x9b" + std::string(500, 'w'));
   view.latest->stats.mutable_remote()->set_known(true);
   view.latest->stats.mutable_remote()->add_servers()->set_open(true);
@@ -72,6 +73,19 @@ TEST(TopFrameTest, S2NoLineIsWiderThanTheScreenAndNoMoreLinesThanFit) {
       }
     }
   }
+}
+
+TEST(TopFrameTest, TheHottestPrefixesStandAsATreeWhereThereIsRoom) {
+  TopView view = BusyView(3);
+  view.latest->prefixes = SamplePrefixes();
+  for (const TopSize& size : {TopSize{120, 50}, TopSize{80, 0}}) {
+    EXPECT_THAT(Text(view, size), AllOf(HasSubstr("HOTTEST PREFIX"), HasSubstr("\n0 to 1,024 "),
+                                        HasSubstr("\n  1,024 to 9,792 ")));
+  }
+  view.drilled = SampleId(0x3f);
+  EXPECT_THAT(Text(view, {120, 50}), HasSubstr("\n0 to 1,024 "));
+  view.drilled = SampleId(0xee);
+  EXPECT_THAT(Text(view, {120, 50}), Not(HasSubstr("HOTTEST PREFIX")));
 }
 
 TEST(TopFrameTest, WithoutUtf8NothingButPrintableAsciiIsShown) {

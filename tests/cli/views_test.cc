@@ -441,6 +441,17 @@ TEST(ViewsTest, PinsOnePerLine) {
 )");
 }
 
+TEST(ViewsTest, PrefixesAreATreeOfTokens) {
+  v1::ListPrefixesReply reply = SamplePrefixes();
+  reply.set_gone(3);
+  EXPECT_EQ(PrefixesView(reply),
+            "prefix            space         requests  last read       ram       ssd\n"
+            "0 to 1,024        3f0000000000       312        4 s  12.0 MiB  12.0 MiB\n"
+            "  1,024 to 9,792  3f0000000000        20        4 s  12.0 MiB       0 B\n"
+            "of the last 332 requests that read the cache; 3 more read what is gone\n");
+  EXPECT_EQ(PrefixesView({}), "no request has read a whole block of the cache yet\n");
+}
+
 TEST(ViewsTest, WhyIsASentenceEach) {
   EXPECT_EQ(WhyView(SampleWhy()),
             "chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored "

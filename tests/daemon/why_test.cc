@@ -39,5 +39,41 @@ TEST_F(WhyRpcTest, AShareThatIsNoneIsRefused) {
   EXPECT_THAT(status.error_message(), ::testing::HasSubstr("why: below is 1.5"));
 }
 
+TEST_F(WhyRpcTest, WhatRequestsHadInCommonIsListedAsATree) {
+  const uint32_t block = identity_.block_tokens();
+  const Tokens common = SomeTokens(1, 2 * block);
+  for (const uint32_t seed : {2u, 3u}) {
+    Tokens tokens = common;
+    const Tokens more = SomeTokens(seed, block);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    v1::CommitReply stored;
+    ASSERT_TRUE(worker_->Store(identity_, space_, tokens, &stored).ok());
+    v1::AcquireReply acquired;
+    ASSERT_TRUE(worker_->Acquire(space_, tokens, &acquired).ok());
+  }
+  v1::ListPrefixesRequest request;
+  v1::ListPrefixesReply reply;
+  Context context;
+  ASSERT_TRUE(worker_->admin->ListPrefixes(&context, request, &reply).ok());
+  ASSERT_EQ(reply.prefixes_size(), 3);
+  EXPECT_EQ(reply.requests(), 2u);
+  EXPECT_EQ(reply.prefixes(0).to_token(), 2 * block);
+  EXPECT_EQ(reply.prefixes(0).requests(), 2u);
+  EXPECT_EQ(reply.prefixes(0).space_id().size(), 32u);
+  EXPECT_EQ(reply.prefixes(0).block_hash().size(), 16u);
+  EXPECT_GT(reply.prefixes(0).ram_bytes(), 0u);
+  for (const int i : {1, 2}) {
+    EXPECT_EQ(reply.prefixes(i).parent(), 1u);
+    EXPECT_EQ(reply.prefixes(i).from_token(), 2 * block);
+    EXPECT_EQ(reply.prefixes(i).to_token(), 3 * block);
+    EXPECT_EQ(reply.prefixes(i).requests(), 1u);
+  }
+  request.set_most(1001);
+  Context again;
+  const grpc::Status refused = worker_->admin->ListPrefixes(&again, request, &reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "list_prefixes: most is 1001, the limit is 1000");
+}
+
 }  // namespace
 }  // namespace prefixd::testing

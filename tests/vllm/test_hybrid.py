@@ -280,7 +280,7 @@ class Qwen3NextTest(Family, DaemonTest):
     write = staticmethod(families.qwen3_next)
     page, shared, blocks = 640, 640, 18
     dtype, off_by = "bfloat16", 0.05
-    resumes_alike = False  # bfloat16: a prompt's numbers and an answer's differ, without prefixd too
+    resumes_alike = False  # bfloat16: a prompt's numbers are not an answer's, also without prefixd
     settings = {"block_size": 640, "max_num_batched_tokens": 640}
 
 

@@ -1,6 +1,8 @@
 #include "client/cli/top/ask.h"
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/status.h"
@@ -51,7 +53,21 @@ class Asker {
     for (const auto& session : sessions.sessions()) sample.sessions[session.session()] = session;
     PREFIXD_ASSIGN_OR_RETURN(const v1::ListLeasesReply leases, IfAllowed(calls_->ListLeases()));
     sample.leases.assign(leases.leases().begin(), leases.leases().end());
+    PREFIXD_RETURN_IF_ERROR(AskForPrefixes());
+    sample.prefixes = prefixes_;
     return sample;
+  }
+
+  // The daemon walks its tree for them.
+  absl::Status AskForPrefixes() {
+    constexpr std::chrono::seconds kEvery(5);
+    const auto now = std::chrono::steady_clock::now();
+    if (prefixes_at_ && now - *prefixes_at_ < kEvery) return absl::OkStatus();
+    v1::ListPrefixesRequest request;
+    request.set_most(200);
+    PREFIXD_ASSIGN_OR_RETURN(prefixes_, IfAllowed(calls_->ListPrefixes(request)));
+    prefixes_at_ = now;
+    return absl::OkStatus();
   }
 
   template <typename Reply>
@@ -63,6 +79,8 @@ class Asker {
   const Options options_;
   const Surroundings surroundings_;
   std::unique_ptr<DaemonCalls> calls_;
+  v1::ListPrefixesReply prefixes_;
+  std::optional<std::chrono::steady_clock::time_point> prefixes_at_;
 };
 
 }  // namespace

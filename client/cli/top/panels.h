@@ -18,12 +18,13 @@ std::vector<TopLine> HitRatePanel(const TopView& view, size_t columns, size_t ch
 // Tokens, what was saved, tiers as bars, evictions, disk, sessions.
 std::vector<TopLine> FlowPanel(const TopView& view, size_t columns);
 
-// At most `room` lines: the table of spaces and, where there is room, that of sessions.
+// At most `room` lines: the table of spaces and, where there is room, those of the hottest prefixes
+// and of sessions.
 std::vector<TopLine> TablesPanel(const TopView& view, size_t columns, size_t room);
 
 // About the space view.drilled: what it is and holds.
 std::vector<TopLine> SpacePanel(const TopView& view);
-// At most `room` lines: who reads it.
+// At most `room` lines: who reads it, and which of its prefixes are read most.
 std::vector<TopLine> LeasesPanel(const TopView& view, size_t room);
 
 }  // namespace prefixd::cli

@@ -18,6 +18,7 @@ struct Sample {
   // Unset where this user may not ask for them.
   std::map<uint64_t, v1::ListSessionsReply::Session> sessions{};  // by their names
   std::vector<v1::ListLeasesReply::Lease> leases{};
+  v1::ListPrefixesReply prefixes{};  // asked for less often
 };
 
 }  // namespace prefixd::cli

@@ -9,9 +9,12 @@
 #include "client/cli/top/panels.h"
 #include "client/cli/top/text.h"
 #include "client/cli/units.h"
+#include "client/cli/views.h"
 
 namespace prefixd::cli {
 namespace {
+
+constexpr size_t kPrefixesOfOnce = 12;  // lines with their titles, where the screen has no end
 
 using Look = TopLine::Look;
 
@@ -118,14 +121,42 @@ std::vector<TopLine> SessionTable(const TopView& view, size_t columns, size_t ro
   return lines;
 }
 
+// Of the space that is drilled into, or of all: those that are read most come first.
+std::vector<TopLine> PrefixTable(const TopView& view, size_t room) {
+  if (room < 3) return {};
+  const std::vector<Column> layout = {
+      {"HOTTEST PREFIX", 30, true}, {"SPACE", 8, true}, {"REQUESTS", 8}, {"READ", 12}, {"RAM", 10}};
+  const std::vector<std::string> names = PrefixNames(view.latest->prefixes);
+  std::vector<TopLine> lines;
+  for (int i = 0; i < view.latest->prefixes.prefixes_size(); ++i) {
+    const v1::Prefix& prefix = view.latest->prefixes.prefixes(i);
+    if (!view.drilled.empty() && prefix.space_id() != view.drilled) continue;
+    lines.push_back(
+        {Row(layout,
+             {names[static_cast<size_t>(i)], ShortId(prefix.space_id()).substr(0, layout[1].width),
+              CountText(prefix.requests()), UptimeText(prefix.age_s()),
+              base::FormatBytes(prefix.ram_bytes())},
+             view.utf8)});
+  }
+  if (lines.empty()) return {};
+  const TopLine titles = {
+      Row(layout, {"HOTTEST PREFIX", "SPACE", "REQUESTS", "READ", "RAM"}, view.utf8), Look::kBold};
+  lines.insert(lines.begin(), {{""}, titles});
+  if (lines.size() > room) lines.resize(room);
+  return lines;
+}
+
 }  // namespace
 
 std::vector<TopLine> TablesPanel(const TopView& view, size_t columns, size_t room) {
-  // Spaces come first; sessions get what is left, and half of a screen that has room for both.
-  const size_t wanted = view.latest->sessions.size() + 2;
-  const size_t for_sessions = room >= 14 ? std::min(room / 2, wanted) : 0;
-  std::vector<TopLine> lines =
-      SpaceTableOf(view, columns, room == SIZE_MAX ? room : room - for_sessions);
+  // Spaces come first. The others get what is left, and a third each of a screen with room for all.
+  const size_t third = room >= 14 ? room / 3 : 0;
+  const std::vector<TopLine> prefixes =
+      PrefixTable(view, room == SIZE_MAX ? kPrefixesOfOnce : third);
+  const size_t for_sessions = std::min(third, view.latest->sessions.size() + 2);
+  const size_t taken = room == SIZE_MAX ? 0 : prefixes.size() + for_sessions;
+  std::vector<TopLine> lines = SpaceTableOf(view, columns, room - taken);
+  lines.insert(lines.end(), prefixes.begin(), prefixes.end());
   const size_t left = room == SIZE_MAX ? room : room - std::min(room, lines.size());
   for (TopLine& line : SessionTable(view, columns, left)) lines.push_back(std::move(line));
   if (lines.size() > room) lines.resize(room);
@@ -181,7 +212,10 @@ std::vector<TopLine> LeasesPanel(const TopView& view, size_t room) {
         lines.begin(),
         {Row(layout, {"LEASE", "WORKER", "TOKENS", "BYTES", "AGE"}, view.utf8), Look::kBold});
   }
-  if (lines.size() > room) lines.resize(room);
+  const size_t half = room == SIZE_MAX ? kPrefixesOfOnce : room / 2;
+  const std::vector<TopLine> prefixes = PrefixTable(view, half);
+  lines.resize(std::min(lines.size(), room - prefixes.size()));
+  lines.insert(lines.end(), prefixes.begin(), prefixes.end());
   return lines;
 }
 

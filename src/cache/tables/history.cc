@@ -22,8 +22,11 @@ bool IsBelow(const block::PastAnswer& answer, double share) {
 
 }  // namespace
 
-uint64_t History::Add(block::PastAnswer answer, int64_t at_us) {
-  Entry entry{.at_us = at_us, .bytes = sizeof(Entry) + BytesOf(answer), .answer = {}};
+uint64_t History::Add(block::PastAnswer answer, const index::BlockRef& last_full, int64_t at_us) {
+  Entry entry{.at_us = at_us,
+              .bytes = sizeof(Entry) + BytesOf(answer),
+              .answer = {},
+              .last_full = last_full};
   entry.answer = std::move(answer);
   base::MutexLock lock(mutex_);
   bytes_ += entry.bytes;
@@ -59,6 +62,20 @@ block::PastAnswers History::Find(const block::WhyQuery& query, int64_t now_us) c
     answer.age_s = static_cast<double>(now_us - it->at_us) * 1e-6;
   }
   return found;
+}
+
+std::vector<History::Read> History::Reads(const block::SpaceId* space, int64_t now_us) const {
+  std::vector<Read> reads;
+  base::MutexLock lock(mutex_);
+  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
+    if (it->last_full.node == nullptr) continue;
+    if (space != nullptr && it->answer.space != *space) continue;
+    reads.push_back({.space = it->answer.space,
+                     .last_full = it->last_full,
+                     .tokens = it->answer.match.restorable_tokens,
+                     .age_s = static_cast<double>(now_us - it->at_us) * 1e-6});
+  }
+  return reads;
 }
 
 uint64_t History::MemoryBytes() const {

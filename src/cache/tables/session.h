@@ -167,6 +167,7 @@ class Lease {
   // Set before the lease is shared.
   SpacePtr space;  // null if it holds what a session of an earlier daemon held
   int64_t begun_us = 0;
+  index::BlockRef last_full{};          // of index::Acquired
   std::atomic<uint64_t> answer{0};      // the last answer about this lease, in the history
   std::atomic<double> prefill_rate{0};  // tokens/s as its last lookup told; 0: unknown
   // What a resumed session held before, lease by lease, and extents that no page uses any more.

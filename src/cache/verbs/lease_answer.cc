@@ -165,6 +165,7 @@ absl::StatusOr<Acquired> LeaseAnswer::Register(Sessions& sessions, Watcher& watc
   if (tokens_ == 0) return acquired;
   acquired.lease = context_->PublicId(lease_->in_index());
   lease_->prefill_rate = prefill_tokens_per_s;
+  lease_->last_full = held_.last_full;
   if (!space_->regular) AddAbsent(*space_, held_.from_token, tokens_, &pages_);
   acquired.first_block = held_.from_token / space_->identity.block_tokens;
   acquired.pages = std::move(pages_);

@@ -55,10 +55,15 @@ void Remember(const Context& context, Tables& tables, const Session& session,
                          .match_us = times.match_us,
                          .room_us = times.room_us,
                          .remote_us = request.remote_us};
-  const uint64_t serial = tables.history.Add(std::move(past), context.Now());
-  if (!acquired->lease) return;
-  const absl::StatusOr<LeasePtr> lease = tables.sessions.FindLease(session.id, acquired->lease);
-  if (lease.ok()) (*lease)->answer = serial;
+  LeasePtr lease;
+  if (acquired->lease) {
+    if (auto found = tables.sessions.FindLease(session.id, acquired->lease); found.ok()) {
+      lease = *std::move(found);
+    }
+  }
+  const uint64_t serial = tables.history.Add(
+      std::move(past), lease == nullptr ? index::BlockRef() : lease->last_full, context.Now());
+  if (lease != nullptr) lease->answer = serial;
 }
 
 }  // namespace prefixd::cache

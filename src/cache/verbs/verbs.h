@@ -79,6 +79,11 @@ absl::StatusOr<uint32_t> Bring(Context& context, Tables& tables, Far& far, Fetch
                                Finder& finder, const LoadModel& model, block::SessionId session,
                                const Request& request);
 
+// --- prefixes.cc ---
+// `space`: null for all.
+block::HotPrefixes ListPrefixes(const Context& context, const Tables& tables,
+                                const block::SpaceId* space, uint32_t most);
+
 // --- lease.cc ---
 absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::SessionId session,
                      const Released& released);
