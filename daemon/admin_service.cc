@@ -214,6 +214,11 @@ AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetCo
   });
 }
 
+std::vector<Setting> AdminService::settings() const {
+  const base::MutexLock lock(settings_mutex_);
+  return settings_;
+}
+
 void AdminService::WriteConfig(v1::GetConfigReply* reply) const {
   reply->set_epoch(cache_->epoch());
   reply->set_version(version_);

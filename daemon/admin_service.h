@@ -11,6 +11,7 @@
 #include "cache/cache.h"
 #include "daemon/config.h"
 #include "daemon/dispatch.h"
+#include "daemon/event_streams.h"
 #include "daemon/sessions.h"
 #include "prefixd/v1/admin.grpc.pb.h"
 
@@ -51,15 +52,20 @@ class AdminService final : public v1::Admin::CallbackService {
   Reactor* SetSpaceLimits(Context* context, const v1::SetSpaceLimitsRequest* request,
                           v1::SetSpaceLimitsReply* reply) override;
   Reactor* Why(Context* context, const v1::WhyRequest* request, v1::WhyReply* reply) override;
-  Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
   Reactor* ListPrefixes(Context* context, const v1::ListPrefixesRequest* request,
                         v1::ListPrefixesReply* reply) override;
+  Reactor* ListPins(Context* context, const v1::ListPinsRequest* request,
                     v1::ListPinsReply* reply) override;
+
+  EventStreams::Reactor* WatchEvents(Context* context,
+                                     const v1::WatchEventsRequest* request) override;
+  void StopEvents() { events_.Stop(); }  // before the server that runs this stops
 
   // Write what workers may know too. WriteSums: GetStats without spaces; may wait for the disk.
   // WriteConfig: GetConfig.
   void WriteSums(v1::GetStatsReply* reply) const;
   void WriteConfig(v1::GetConfigReply* reply) const;
+  std::vector<Setting> settings() const PREFIXD_EXCLUDES(settings_mutex_);
 
  private:
   void DoGetStats(v1::GetStatsReply* reply) const;
@@ -73,13 +79,14 @@ class AdminService final : public v1::Admin::CallbackService {
   absl::Status DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
                                 v1::SetSpaceLimitsReply* reply);
   absl::Status DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const;
+  absl::Status DoListPrefixes(const v1::ListPrefixesRequest& request,
+                              v1::ListPrefixesReply* reply) const;
   absl::Status DoEndSession(const v1::EndSessionRequest& request, v1::EndSessionReply* reply);
 
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
-  absl::Status DoListPrefixes(const v1::ListPrefixesRequest& request,
-                              v1::ListPrefixesReply* reply) const;
+  EventStreams events_{cache_};
   const std::string version_;
   mutable base::Mutex settings_mutex_;
   std::vector<Setting> settings_ PREFIXD_GUARDED_BY(settings_mutex_);  // SetBudgets changes them

@@ -30,8 +30,27 @@ OpenAdminService::Reactor* OpenAdminService::GetConfig(Context* context, const M
       });
 }
 
+namespace {
+
+class RefusedStream final : public grpc::ServerWriteReactor<OpenAdminService::Message> {
+ public:
+  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<OpenAdminService::Message>* OpenAdminService::WatchEvents(Context* context,
+                                                                                   const Message*) {
+  return new RefusedStream(RefusalOf(*context, "watch_events"));
+}
+
 OpenAdminService::Reactor* OpenAdminService::Refuse(Context* context, const char* verb) const {
-  grpc::Status status = CheckToken(token_, *context);
+  return Answer(context, RefusalOf(*context, verb));
+}
+
+grpc::Status OpenAdminService::RefusalOf(const Context& context, const char* verb) const {
+  grpc::Status status = CheckToken(token_, context);
   if (status.ok()) {
     status = {
         grpc::StatusCode::PERMISSION_DENIED,
@@ -40,7 +59,7 @@ OpenAdminService::Reactor* OpenAdminService::Refuse(Context* context, const char
                                            : absl::StrCat(admin_socket_, " on prefixd's host"),
                      "; this is where workers connect")};
   }
-  return Answer(context, status);
+  return status;
 }
 
 }  // namespace prefixd::daemon

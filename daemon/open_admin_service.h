@@ -84,6 +84,7 @@ class OpenAdminService final : public internal::AllOfAdmin {
  private:
   // Answers PERMISSION_DENIED, with the way to the verb, or UNAUTHENTICATED without the token.
   Reactor* Refuse(Context* context, const char* verb) const;
+  grpc::Status RefusalOf(const Context& context, const char* verb) const;
 
   AdminService* const admin_;
   Dispatch* const dispatch_;

@@ -107,6 +107,7 @@ class GrpcServer final : public Server {
     if (listener_ != nullptr) listener_->Close();
     if (admin_listener_ != nullptr) admin_listener_->Close();
     sessions_.EndAll();
+    admin_.StopEvents();
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
     for (const auto& server : servers_) server->Shutdown(end);
     for (const auto& server : servers_) server->Wait();

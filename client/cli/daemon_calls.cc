@@ -3,6 +3,8 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include <future>
+
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
@@ -79,8 +81,16 @@ absl::StatusOr<v1::ListSpacesReply> DaemonCalls::ListSpaces(const v1::ListSpaces
 absl::StatusOr<v1::ClearReply> DaemonCalls::Clear(const v1::ClearRequest& request) {
   return Call(&v1::Admin::Stub::Clear, request);
 }
-absl::StatusOr<v1::FlushReply> DaemonCalls::Flush() {
-  return Call(&v1::Admin::Stub::Flush, v1::FlushRequest());
+absl::StatusOr<v1::FlushReply> DaemonCalls::Flush(
+    const std::function<void(uint64_t dirty_bytes)>& on_dirty) {
+  constexpr std::chrono::milliseconds kBetween(250);
+  std::future<absl::StatusOr<v1::FlushReply>> flushed = std::async(
+      std::launch::async, [&] { return Call(&v1::Admin::Stub::Flush, v1::FlushRequest()); });
+  while (flushed.wait_for(kBetween) != std::future_status::ready) {
+    const absl::StatusOr<v1::GetStatsReply> stats = GetStats();
+    if (stats.ok()) on_dirty(stats->dirty_bytes());
+  }
+  return flushed.get();
 }
 absl::StatusOr<v1::GetConfigReply> DaemonCalls::GetConfig() {
   return Call(&v1::Admin::Stub::GetConfig, v1::GetConfigRequest());
@@ -116,6 +126,19 @@ absl::StatusOr<v1::ListPrefixesReply> DaemonCalls::ListPrefixes(
 
 absl::StatusOr<v1::WhyReply> DaemonCalls::Why(const v1::WhyRequest& request) {
   return Call(&v1::Admin::Stub::Why, request);
+}
+
+absl::Status DaemonCalls::WatchEvents(
+    const v1::WatchEventsRequest& request,
+    const std::function<bool(const v1::WatchEventsReply&)>& take) {
+  grpc::ClientContext context;
+  const auto stream = admin_->WatchEvents(&context, request);
+  v1::WatchEventsReply reply;
+  bool more = true;
+  while (more && stream->Read(&reply)) more = take(reply);
+  if (!more) context.TryCancel();
+  const grpc::Status status = stream->Finish();
+  return more ? wire::FromGrpc(status) : absl::OkStatus();
 }
 
 template <typename Reply, typename Ask>

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
+#include "client/cli/events.h"
 #include "client/cli/plan_options.h"
 #include "client/cli/top/top_options.h"
 #include "completion/completion.h"
@@ -242,7 +243,6 @@ void DeclarePins(CLI::App& app, Options* options, Texts* texts) {
              "Examples:\n  prefixctl pins\n  prefixctl --json pins | jq '.pins[].bytes'");
 }
 
-void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
 void DeclarePrefixes(CLI::App& app, Options* options) {
   CLI::App* prefixes = AddCommand(
       app, options, Command::kPrefixes, "prefixes",
@@ -256,6 +256,7 @@ void DeclarePrefixes(CLI::App& app, Options* options) {
       ->capture_default_str();
 }
 
+void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
   CLI::App* why = AddCommand(
       app, options, Command::kWhy, "why",
       "why the last requests were not served whole, a sentence each",
@@ -503,9 +504,9 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclareVerify(app, options, &texts);
   DeclarePins(app, options, &texts);
   DeclareWhy(app, options, &texts);
-  DeclareClear(app, options);
   DeclarePrefixes(app, options);
   DeclareEvents(app, options);
+  DeclareClear(app, options);
   CarryTexts carry;
   DeclareCarry(app, options, &carry);
   PlanTexts plan;

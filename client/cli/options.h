@@ -47,6 +47,7 @@ enum class Command {
   kExport,
   kPlan,
   kTop,
+  kEvents,
 };
 
 struct Options {
@@ -67,8 +68,8 @@ struct Options {
   uint64_t ram_floor = 0, ram_ceiling = 0, ssd_floor = 0, ssd_ceiling = 0;
   std::string request_id;   // why; empty = the newest
   uint32_t last = 20;       // why
-  double below = 0;         // why: answers below this share of the request; 0 = all
   uint32_t most = 20;       // prefixes
+  double below = 0;         // why: answers below this share of the request; 0 = all
   uint64_t pin = 0;         // unpin, in place of tokens
   std::string path;         // import, export: the file
   std::string identity;     // import, export: a file, or empty
@@ -87,6 +88,8 @@ struct Options {
   uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
   PlanRequest plan;                  // plan
   TopRequest top;                    // top
+  bool event_tokens = false;         // events
+  bool events_once = false;          // events
 };
 
 // Everything that the command line depends on besides itself.

@@ -35,6 +35,9 @@ bool Cache::WaitLoaded(base::Deadline deadline) {
 }
 
 uint64_t Cache::epoch() const { return parts_->context.epoch; }
+std::unique_ptr<index::EventReader> Cache::FollowEvents(block::EventQuery query) {
+  return std::make_unique<index::EventReader>(parts_->context.index.get(), std::move(query));
+}
 
 void Cache::Count(const char* counter, uint64_t by) { parts_->context.counters.Add(counter, by); }
 
@@ -186,13 +189,13 @@ block::PastAnswers Cache::Why(const block::WhyQuery& query) const {
   return parts_->tables.history.Find(query, parts_->context.Now());
 }
 
-// --- storing ---
-
-absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
 block::HotPrefixes Cache::ListPrefixes(const block::SpaceId* space, uint32_t most) const {
   return verbs::ListPrefixes(parts_->context, parts_->tables, space, most);
 }
 
+// --- storing ---
+
+absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
                                                   const ReserveRequest& request) {
   return verbs::Reserve(parts_->context, parts_->tables, session, request);
 }

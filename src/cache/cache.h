@@ -29,11 +29,13 @@
 #include "base/peer.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
+#include "block/events.h"
 #include "block/limits.h"
 #include "block/request.h"
 #include "block/tokens.h"
 #include "cache/patience.h"
 #include "cache/remote_options.h"
+#include "index/event_reader.h"
 
 namespace prefixd::ssd {
 struct FileLayer;
@@ -64,6 +66,9 @@ struct Options {
   uint32_t hash_bits = 128;
   bool trust_model_names = false;                      // allow spaces without a weights digest
   uint32_t block_tokens = block::kDefaultBlockTokens;  // for identities that leave it to the daemon
+  // Changes of what is stored that are kept for those who follow them; about 150 bytes each, once
+  // somebody did.
+  uint32_t max_events = 65536;
   uint64_t segment_bytes = uint64_t{64} << 20;
   // With less than this free in the directory's filesystem nothing is written; 0: until it is full.
   uint64_t ssd_free_floor_bytes = 0;
@@ -289,6 +294,9 @@ class Cache {
   // True once the index is whole; false at the deadline.
   bool WaitLoaded(base::Deadline deadline);
   uint64_t epoch() const;
+  // Follows what is stored, from a snapshot on; each reader is one listener's. It must end before
+  // this.
+  std::unique_ptr<index::EventReader> FollowEvents(block::EventQuery query);
 
   ArenaPlace arena() const;
   // Returns how the RAM budget is cut: the most that each part may take. Their sum is the budget.
@@ -411,6 +419,9 @@ class Cache {
   absl::StatusOr<PurgeProgress> Purge(const block::SpaceId* space, uint64_t cursor);
   // The last 4,096 answers of Acquire, fewer of a very small budget.
   block::PastAnswers Why(const block::WhyQuery& query) const;
+  // What the remembered answers had in common, of one space or of all (null): at most `most`
+  // prefixes. Looks at up to 131,072 blocks, the newest answers first.
+  block::HotPrefixes ListPrefixes(const block::SpaceId* space, uint32_t most) const;
   // Other budgets, until the next start; 0 leaves one as it is. A smaller RAM budget evicts and
   // gives whole slabs back to the system, those with leased or pinned pages later; a smaller SSD
   // budget drops the oldest segments before this returns. FailedPrecondition where there is no
@@ -419,9 +430,6 @@ class Cache {
   // Replaces the limits of a space. True: they are remembered across restarts. NotFound for an
   // unknown space; ResourceExhausted when all floors would be more than 80 % of the RAM tier.
   absl::StatusOr<bool> SetSpaceLimits(const block::SpaceId& space,
-  // What the remembered answers had in common, of one space or of all (null): at most `most`
-  // prefixes. Looks at up to 131,072 blocks, the newest answers first.
-  block::HotPrefixes ListPrefixes(const block::SpaceId* space, uint32_t most) const;
                                       const block::SpaceLimits& limits);
   FlushResult Flush(const Patience& patience);
   // A hint that the request will come: its pages are read from SSD, behind what anybody waits

@@ -103,6 +103,7 @@ absl::Status Context::Open() {
       .limits = IndexLimits(shares.index_bytes),
       // An eighth of the index's share, at about 64 bytes each.
       .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512)),
+      .max_events = options.max_events,
       .hasher = hasher,
       .clock = options.clock});
   return absl::OkStatus();

@@ -36,19 +36,20 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "block/answer.h"
 #include "block/arena_file.h"
-#include "block/extent.h"
 #include "block/events.h"
+#include "block/extent.h"
 #include "block/limits.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
-#include "index/restored.h"
 #include "index/path_block.h"
+#include "index/restored.h"
 
 namespace prefixd::index {
 
@@ -172,8 +173,8 @@ struct Acquired {
   std::vector<PageInfo> pages;
   block::PageTable table{};  // replaces `pages` (MatchOptions::table)
   uint32_t from_token = 0;   // first token of the lease
-};
   BlockRef last_full{};      // the last full block of which the lease has every token; none: null
+};
 
 // One of several requests that are to have one length.
 struct SetItem {
@@ -296,9 +297,6 @@ struct IndexCounts {
   std::chrono::nanoseconds longest_hold{};  // of the index's mutex, since the start
 };
 
-class PrefixIndex {
- public:
-  struct Limits {
 struct EventsRead {
   std::vector<block::BlockEvent> events;
   uint64_t last = 0;  // sequence of the last event that was read, also if the query left it out
@@ -309,6 +307,9 @@ struct StoredRead {
   uint64_t sequence = 0;  // of the last event when they were read
 };
 
+class PrefixIndex {
+ public:
+  struct Limits {
     uint64_t session_lease_bytes = ~uint64_t{0};  // above it Acquire answers shorter: kLeaseQuota
     uint64_t total_lease_bytes = ~uint64_t{0};    // the same for all sessions: of kept_bytes
     uint64_t memory_limit_bytes = ~uint64_t{0};   // at this size Publish refuses new blocks
@@ -318,10 +319,10 @@ struct StoredRead {
   struct Options {
     Limits limits{};
     uint32_t max_ghosts = 65536;
+    uint32_t max_events = 65536;  // kept of the last ones, about 150 bytes each
     block::BlockHasher hasher{};
     const base::Clock* clock = &base::SystemClock::Get();  // of CountedAges
   };
-    uint32_t max_events = 65536;  // kept of the last ones, about 150 bytes each
   explicit PrefixIndex(const Options& options);
   ~PrefixIndex();
 
@@ -391,12 +392,12 @@ struct StoredRead {
   block::LeaseId AdoptLease(block::SessionId session, uint32_t slot,
                             std::span<const PageRef> pages);
   std::vector<block::LeaseInfo> ListLeases() const;  // the caller fills in age_s
-  // Gives up the lease's pages in blocks that begin at `tokens` or later. NotFound for an unknown
   // Returns the block and what is above it, the deepest first, without those that end behind
   // `tokens`, up to and with the first one that `known` says, else the first block of the sequence.
   // Empty if the block is gone. `known` must not call the index.
   std::vector<PathBlock> PathUp(const BlockRef& block, uint32_t tokens,
                                 absl::FunctionRef<bool(uint64_t node_id)> known) const;
+  // Gives up the lease's pages in blocks that begin at `tokens` or later. NotFound for an unknown
   // lease.
   absl::Status ShrinkLease(block::LeaseId lease, uint32_t tokens);
   absl::Status Release(block::LeaseId lease);
@@ -593,14 +594,6 @@ struct StoredRead {
   // blocks by last use.
   void PruneHoles();
 
-  IndexCounts Counts() const;
-  block::BlockAges CountedAges() const;  // since the start
-  // Checks every invariant between tree, orders, holders and counters; for tests. Internal names
-  // the broken one.
-  absl::Status Validate() const;
-
- private:
-  struct Impl;
   // --- events: for an EventReader ---
   // Notes every change of what is stored from now on, for good. Returns the last event's sequence.
   uint64_t RecordEvents();
@@ -615,6 +608,14 @@ struct StoredRead {
   // Returns those of these blocks that are stored, as they are.
   StoredRead ReadStored(std::span<const uint64_t> ids, bool with_tokens) const;
 
+  IndexCounts Counts() const;
+  block::BlockAges CountedAges() const;  // since the start
+  // Checks every invariant between tree, orders, holders and counters; for tests. Internal names
+  // the broken one.
+  absl::Status Validate() const;
+
+ private:
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
