@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-#include "base/size.h"
 #include "base/status.h"
 #include "client/cli/arenas.h"
 #include "client/cli/carry.h"
@@ -15,7 +14,6 @@
 #include "client/cli/json.h"
 #include "client/cli/model_folder.h"
 #include "client/cli/names.h"
-#include "client/cli/progress.h"
 #include "client/cli/top/top.h"
 #include "client/cli/units.h"
 #include "client/cli/views.h"
@@ -32,11 +30,6 @@ struct Outcome {
   std::string text;
   int exit_code = kExitOk;
 };
-
-// Where progress is shown: where somebody reads along, unless a program reads the output.
-std::ostream* ProgressOn(const Options& options, const Terminal& terminal) {
-  return terminal.can_ask && !options.json ? &terminal.err : nullptr;
-}
 
 // Returns the only space whose id begins with `digits`.
 absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
@@ -156,16 +149,16 @@ void AddStep(const v1::ClearReply& step, v1::ClearReply* sum) {
 
 absl::StatusOr<Outcome> Purge(DaemonCalls& calls, v1::ClearRequest request, const Options& options,
                               const Terminal& terminal) {
-  Progress progress(ProgressOn(options, terminal));
+  const bool bar = terminal.can_ask && !options.json;
   v1::ClearReply sum;
   request.set_purge(true);
   do {
     PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply step, calls.Clear(request));
     AddStep(step, &sum);
-    progress.Show(sum.passed_bytes(), sum.total_bytes(),
-                  absl::StrCat(base::FormatBytes(sum.removed_bytes()), " removed"));
+    if (bar) terminal.err << PurgeBar(sum) << std::flush;
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
+  if (bar) terminal.err << "\n";
   return Outcome{options.json ? ReplyJson(sum) : PurgeView(sum),
                  sum.leased_bytes() == 0 ? kExitOk : kExitRefused};
 }
@@ -185,16 +178,8 @@ absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
   return Outcome{options.json ? ReplyJson(reply) : ClearView(reply)};
 }
 
-absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options,
-                              const Terminal& terminal) {
-  Progress progress(ProgressOn(options, terminal));
-  uint64_t most = 0;  // that was dirty at once
-  const auto show = [&](uint64_t dirty_bytes) {
-    most = std::max(most, dirty_bytes);
-    progress.Show(most - dirty_bytes, most,
-                  absl::StrCat(base::FormatBytes(dirty_bytes), " in RAM only"));
-  };
-  PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush(show));
+absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush());
   return Outcome{options.json ? ReplyJson(reply) : FlushView(reply),
                  reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
 }
@@ -219,17 +204,17 @@ void AddStep(const v1::VerifyReply& step, v1::VerifyReply* sum) {
 
 absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
                                const Terminal& terminal) {
-  Progress progress(ProgressOn(options, terminal));
+  const bool bar = terminal.can_ask && !options.json;
   v1::VerifyReply sum;
   v1::VerifyRequest request;
   request.set_bytes_per_second(options.rate);
   do {
     PREFIXD_ASSIGN_OR_RETURN(const v1::VerifyReply step, calls.Verify(request));
     AddStep(step, &sum);
-    progress.Show(sum.passed_bytes(), sum.total_bytes(),
-                  absl::StrCat(base::FormatBytes(sum.bytes()), ", ", CountText(sum.bad()), " bad"));
+    if (bar) terminal.err << VerifyBar(sum) << std::flush;
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
+  if (bar) terminal.err << "\n";
   return Outcome{options.json ? ReplyJson(sum) : VerifyView(sum),
                  sum.bad() + sum.unreadable() == 0 ? kExitOk : kExitRefused};
 }
@@ -296,6 +281,18 @@ absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
   return Outcome{options.json ? ReplyJson(reply) : PinsView(reply)};
 }
 
+absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
+                               const Terminal& terminal) {
+  std::string space_id;
+  if (!options.space.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
+    space_id = space.stats().space_id();
+  }
+  PREFIXD_RETURN_IF_ERROR(RunEvents(calls, options, space_id, terminal.out));
+  return Outcome{};
+}
+
+absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
 absl::StatusOr<Outcome> Prefixes(DaemonCalls& calls, const Options& options) {
   v1::ListPrefixesRequest request;
   request.set_most(options.most);
@@ -318,7 +315,6 @@ absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
   return Outcome{};
 }
 
-absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
   v1::WhyRequest request;
   request.set_request_id(options.request_id);
   request.set_last(options.last);
@@ -328,21 +324,12 @@ absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
 
-// Reads the weights of --model.
-absl::StatusOr<SpaceSpec> ModelIdentity(const Options& options, const Terminal& terminal) {
-  Progress progress(ProgressOn(options, terminal));
-  return IdentityOfFolder(options.model, options.adapter, [&](uint64_t read, uint64_t whole) {
-    progress.Show(read, whole, absl::StrCat(base::FormatBytes(read), " of the weights read"));
-  });
-}
-
 // Returns the identity from the --identity file or of the --space that prefixd knows; none without
 // these flags.
-absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options,
-                                                   const Terminal& terminal) {
+absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options) {
   std::optional<SpaceSpec> spec;
   if (options.command == Command::kImport && !options.model.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(spec, ModelIdentity(options, terminal));
+    PREFIXD_ASSIGN_OR_RETURN(spec, IdentityOfFolder(options.model, options.adapter));
     spec->salt = options.salt;
   } else if (!options.identity.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--identity", options.identity));
@@ -406,22 +393,18 @@ std::string WhoseSpace(const v1::ListSpacesReply& before, const std::string& id)
                       id.substr(0, 12), " says how it differs from the others");
 }
 
-absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options,
-                              const Terminal& terminal) {
-  Progress progress(ProgressOn(options, terminal));
-  CarryRequest request{
-      .server = options.server,
-      .token_file = options.token_file,
-      .salt = options.salt,
-      .timeout = options.timeout,
-      .path = options.path,
-      .tokens = options.tokens,
-      .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
-      .meta_state = options.meta_state,
-      .like = options.like,
-      .model = options.model,
-      .on_step = [&](uint64_t done, uint64_t whole) { progress.Show(done, whole, ""); }};
-  PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options, terminal));
+absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
+  CarryRequest request{.server = options.server,
+                       .token_file = options.token_file,
+                       .salt = options.salt,
+                       .timeout = options.timeout,
+                       .path = options.path,
+                       .tokens = options.tokens,
+                       .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
+                       .meta_state = options.meta_state,
+                       .like = options.like,
+                       .model = options.model};
+  PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options));
   const bool imports = options.command == Command::kImport;
   // Not everybody may list the spaces: then nobody says whose the import's is.
   const absl::StatusOr<v1::ListSpacesReply> before =
@@ -451,8 +434,8 @@ absl::StatusOr<Outcome> Doctor(DaemonCalls& calls, const Options& options) {
                  AnyWrong(findings) ? kExitRefused : kExitOk};
 }
 
-absl::StatusOr<Outcome> Identity(const Options& options, const Terminal& terminal) {
-  PREFIXD_ASSIGN_OR_RETURN(SpaceSpec spec, ModelIdentity(options, terminal));
+absl::StatusOr<Outcome> Identity(const Options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(SpaceSpec spec, IdentityOfFolder(options.model, options.adapter));
   spec.salt = options.salt;
   return Outcome{WriteIdentity(spec) + "\n"};
 }
@@ -497,18 +480,20 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
     case Command::kLeases:
       return Leases(calls, options);
     case Command::kFlush:
-      return Flush(calls, options, terminal);
+      return Flush(calls, options);
     case Command::kPin:
       return Pin(calls, options);
     case Command::kUnpin:
       return Unpin(calls, options);
     case Command::kPins:
       return Pins(calls, options);
+    case Command::kEvents:
+      return Events(calls, options, terminal);
+    case Command::kWhy:
     case Command::kPrefixes:
       return Prefixes(calls, options);
     case Command::kEvents:
       return Events(calls, options, terminal);
-    case Command::kWhy:
       return Why(calls, options);
     case Command::kBudget:
       return Budget(calls, options);
@@ -518,11 +503,11 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Prefetch(calls, options);
     case Command::kImport:
     case Command::kExport:
-      return Carry(calls, options, terminal);
+      return Carry(calls, options);
     case Command::kDoctor:
       return Doctor(calls, options);
     case Command::kIdentity:
-      return Identity(options, terminal);
+      return Identity(options);
     case Command::kArenas:
       return Arenas(options);
     case Command::kPlan:

@@ -35,8 +35,7 @@ class DaemonCalls {
   absl::StatusOr<v1::GetStatsReply> GetStats();
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
   absl::StatusOr<v1::ClearReply> Clear(const v1::ClearRequest& request);
-  // `on_dirty` is told a few times a second how many bytes are in RAM only.
-  absl::StatusOr<v1::FlushReply> Flush(const std::function<void(uint64_t dirty_bytes)>& on_dirty);
+  absl::StatusOr<v1::FlushReply> Flush();
   absl::StatusOr<v1::VerifyReply> Verify(const v1::VerifyRequest& request);
   absl::StatusOr<v1::GetConfigReply> GetConfig();
   absl::StatusOr<v1::ListSessionsReply> ListSessions();
@@ -45,12 +44,16 @@ class DaemonCalls {
   absl::StatusOr<v1::ListPinsReply> ListPins();
   absl::StatusOr<v1::SetBudgetsReply> SetBudgets(const v1::SetBudgetsRequest& request);
   absl::StatusOr<v1::SetSpaceLimitsReply> SetSpaceLimits(const v1::SetSpaceLimitsRequest& request);
-  absl::StatusOr<v1::ListPrefixesReply> ListPrefixes(const v1::ListPrefixesRequest& request);
   // Calls `take` for each reply until it returns false (then OK) or the daemon ends the stream. Has
   // no deadline.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<bool(const v1::WatchEventsReply&)>& take);
   absl::StatusOr<v1::WhyReply> Why(const v1::WhyRequest& request);
+  absl::StatusOr<v1::ListPrefixesReply> ListPrefixes(const v1::ListPrefixesRequest& request);
+  // Calls `take` for each reply until it returns false (then OK) or the daemon ends the stream. Has
+  // no deadline.
+  absl::Status WatchEvents(const v1::WatchEventsRequest& request,
+                           const std::function<bool(const v1::WatchEventsReply&)>& take);
   // Attaches as Match() does. The pin outlives that session.
   absl::StatusOr<v1::PinReply> Pin(const v1::ListSpacesReply::Space& space,
                                    const std::vector<uint32_t>& tokens,
