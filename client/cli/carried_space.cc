@@ -143,6 +143,7 @@ absl::StatusOr<uint32_t> Store(const CarryRequest& request, Plan& plan, uint32_t
   for (const TokenRun run : std::vector<TokenRun>(plan.missing().begin(), plan.missing().end())) {
     PREFIXD_RETURN_IF_ERROR(Write(plan, run, carried));
     PREFIXD_RETURN_IF_ERROR(commit(run.end));
+    request.on_step(run.end, tokens);
   }
   if (end != tokens) PREFIXD_RETURN_IF_ERROR(commit(tokens));
   return stored;
@@ -258,6 +259,7 @@ absl::StatusOr<LoadedLayers> LoadLayers(const CarryRequest& request, const Space
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     PREFIXD_RETURN_IF_ERROR(LoadLayer(lease, spec.layers[i], rung, loaded.carried.tokens, i,
                                       &loaded.carried.layers.emplace_back()));
+    request.on_step(i + 1, spec.layers.size());
   }
   loaded.values_transposed =
       first != nullptr && first->formats[rung].value.layout == Layout::kTransposed;

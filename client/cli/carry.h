@@ -4,6 +4,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ struct CarryRequest {
   // export: the name of the model in the file, which mlx-lm compares with its own --model. Empty =
   // that of `like`, else that of the space.
   std::string model{};
+  // Told after each step how much is done: import, tokens stored; export, layers read.
+  std::function<void(uint64_t done, uint64_t whole)> on_step = [](uint64_t, uint64_t) {};
 };
 
 struct CarryReport {

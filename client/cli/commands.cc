@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "base/size.h"
 #include "base/status.h"
 #include "client/cli/arenas.h"
 #include "client/cli/carry.h"
@@ -14,6 +15,7 @@
 #include "client/cli/json.h"
 #include "client/cli/model_folder.h"
 #include "client/cli/names.h"
+#include "client/cli/progress.h"
 #include "client/cli/top/top.h"
 #include "client/cli/units.h"
 #include "client/cli/views.h"
@@ -30,6 +32,11 @@ struct Outcome {
   std::string text;
   int exit_code = kExitOk;
 };
+
+// Where progress is shown: where somebody reads along, unless a program reads the output.
+std::ostream* ProgressOn(const Options& options, const Terminal& terminal) {
+  return terminal.can_ask && !options.json ? &terminal.err : nullptr;
+}
 
 // Returns the only space whose id begins with `digits`.
 absl::StatusOr<Space> FindSpace(DaemonCalls& calls, const std::string& digits) {
@@ -149,13 +156,14 @@ void AddStep(const v1::ClearReply& step, v1::ClearReply* sum) {
 
 absl::StatusOr<Outcome> Purge(DaemonCalls& calls, v1::ClearRequest request, const Options& options,
                               const Terminal& terminal) {
-  const bool bar = terminal.can_ask && !options.json;
+  Progress progress(ProgressOn(options, terminal));
   v1::ClearReply sum;
   request.set_purge(true);
   do {
     PREFIXD_ASSIGN_OR_RETURN(const v1::ClearReply step, calls.Clear(request));
     AddStep(step, &sum);
-    if (bar) terminal.err << PurgeBar(sum) << std::flush;
+    progress.Show(sum.passed_bytes(), sum.total_bytes(),
+                  absl::StrCat(base::FormatBytes(sum.removed_bytes()), " removed"));
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
   if (bar) terminal.err << "\n";
@@ -178,8 +186,16 @@ absl::StatusOr<Outcome> Clear(DaemonCalls& calls, const Options& options,
   return Outcome{options.json ? ReplyJson(reply) : ClearView(reply)};
 }
 
-absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush());
+absl::StatusOr<Outcome> Flush(DaemonCalls& calls, const Options& options,
+                              const Terminal& terminal) {
+  Progress progress(ProgressOn(options, terminal));
+  uint64_t most = 0;  // that was dirty at once
+  const auto show = [&](uint64_t dirty_bytes) {
+    most = std::max(most, dirty_bytes);
+    progress.Show(most - dirty_bytes, most,
+                  absl::StrCat(base::FormatBytes(dirty_bytes), " in RAM only"));
+  };
+  PREFIXD_ASSIGN_OR_RETURN(const v1::FlushReply reply, calls.Flush(show));
   return Outcome{options.json ? ReplyJson(reply) : FlushView(reply),
                  reply.dirty_bytes() == 0 ? kExitOk : kExitRefused};
 }
@@ -204,14 +220,15 @@ void AddStep(const v1::VerifyReply& step, v1::VerifyReply* sum) {
 
 absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
                                const Terminal& terminal) {
-  const bool bar = terminal.can_ask && !options.json;
+  Progress progress(ProgressOn(options, terminal));
   v1::VerifyReply sum;
   v1::VerifyRequest request;
   request.set_bytes_per_second(options.rate);
   do {
     PREFIXD_ASSIGN_OR_RETURN(const v1::VerifyReply step, calls.Verify(request));
     AddStep(step, &sum);
-    if (bar) terminal.err << VerifyBar(sum) << std::flush;
+    progress.Show(sum.passed_bytes(), sum.total_bytes(),
+                  absl::StrCat(base::FormatBytes(sum.bytes()), ", ", CountText(sum.bad()), " bad"));
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
   if (bar) terminal.err << "\n";
@@ -281,18 +298,6 @@ absl::StatusOr<Outcome> Pins(DaemonCalls& calls, const Options& options) {
   return Outcome{options.json ? ReplyJson(reply) : PinsView(reply)};
 }
 
-absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
-                               const Terminal& terminal) {
-  std::string space_id;
-  if (!options.space.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(const Space space, FindSpace(calls, options.space));
-    space_id = space.stats().space_id();
-  }
-  PREFIXD_RETURN_IF_ERROR(RunEvents(calls, options, space_id, terminal.out));
-  return Outcome{};
-}
-
-absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
 absl::StatusOr<Outcome> Prefixes(DaemonCalls& calls, const Options& options) {
   v1::ListPrefixesRequest request;
   request.set_most(options.most);
@@ -323,13 +328,22 @@ absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
   return Outcome{options.json ? ReplyJson(reply) : WhyView(reply),
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
+// Reads the weights of --model.
+absl::StatusOr<SpaceSpec> ModelIdentity(const Options& options, const Terminal& terminal) {
+  Progress progress(ProgressOn(options, terminal));
+  return IdentityOfFolder(options.model, options.adapter, [&](uint64_t read, uint64_t whole) {
+    progress.Show(read, whole, absl::StrCat(base::FormatBytes(read), " of the weights read"));
+  });
+}
+
 
 // Returns the identity from the --identity file or of the --space that prefixd knows; none without
 // these flags.
-absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options) {
+absl::StatusOr<std::optional<SpaceSpec>> SpecNamed(DaemonCalls& calls, const Options& options,
+                                                   const Terminal& terminal) {
   std::optional<SpaceSpec> spec;
   if (options.command == Command::kImport && !options.model.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(spec, IdentityOfFolder(options.model, options.adapter));
+    PREFIXD_ASSIGN_OR_RETURN(spec, ModelIdentity(options, terminal));
     spec->salt = options.salt;
   } else if (!options.identity.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--identity", options.identity));
@@ -393,18 +407,22 @@ std::string WhoseSpace(const v1::ListSpacesReply& before, const std::string& id)
                       id.substr(0, 12), " says how it differs from the others");
 }
 
-absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options) {
-  CarryRequest request{.server = options.server,
-                       .token_file = options.token_file,
-                       .salt = options.salt,
-                       .timeout = options.timeout,
-                       .path = options.path,
-                       .tokens = options.tokens,
-                       .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
-                       .meta_state = options.meta_state,
-                       .like = options.like,
-                       .model = options.model};
-  PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options));
+absl::StatusOr<Outcome> Carry(DaemonCalls& calls, const Options& options,
+                              const Terminal& terminal) {
+  Progress progress(ProgressOn(options, terminal));
+  CarryRequest request{
+      .server = options.server,
+      .token_file = options.token_file,
+      .salt = options.salt,
+      .timeout = options.timeout,
+      .path = options.path,
+      .tokens = options.tokens,
+      .format = options.llama ? CarryFormat::kLlama : CarryFormat::kMlx,
+      .meta_state = options.meta_state,
+      .like = options.like,
+      .model = options.model,
+      .on_step = [&](uint64_t done, uint64_t whole) { progress.Show(done, whole, ""); }};
+  PREFIXD_ASSIGN_OR_RETURN(request.spec, SpecNamed(calls, options, terminal));
   const bool imports = options.command == Command::kImport;
   // Not everybody may list the spaces: then nobody says whose the import's is.
   const absl::StatusOr<v1::ListSpacesReply> before =
@@ -434,8 +452,8 @@ absl::StatusOr<Outcome> Doctor(DaemonCalls& calls, const Options& options) {
                  AnyWrong(findings) ? kExitRefused : kExitOk};
 }
 
-absl::StatusOr<Outcome> Identity(const Options& options) {
-  PREFIXD_ASSIGN_OR_RETURN(SpaceSpec spec, IdentityOfFolder(options.model, options.adapter));
+absl::StatusOr<Outcome> Identity(const Options& options, const Terminal& terminal) {
+  PREFIXD_ASSIGN_OR_RETURN(SpaceSpec spec, ModelIdentity(options, terminal));
   spec.salt = options.salt;
   return Outcome{WriteIdentity(spec) + "\n"};
 }
@@ -480,16 +498,13 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
     case Command::kLeases:
       return Leases(calls, options);
     case Command::kFlush:
-      return Flush(calls, options);
+      return Flush(calls, options, terminal);
     case Command::kPin:
       return Pin(calls, options);
     case Command::kUnpin:
       return Unpin(calls, options);
     case Command::kPins:
       return Pins(calls, options);
-    case Command::kEvents:
-      return Events(calls, options, terminal);
-    case Command::kWhy:
     case Command::kPrefixes:
       return Prefixes(calls, options);
     case Command::kEvents:
@@ -503,11 +518,11 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Prefetch(calls, options);
     case Command::kImport:
     case Command::kExport:
-      return Carry(calls, options);
+      return Carry(calls, options, terminal);
     case Command::kDoctor:
       return Doctor(calls, options);
     case Command::kIdentity:
-      return Identity(options);
+      return Identity(options, terminal);
     case Command::kArenas:
       return Arenas(options);
     case Command::kPlan:

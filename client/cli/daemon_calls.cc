@@ -3,6 +3,8 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include <future>
+
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
@@ -79,8 +81,16 @@ absl::StatusOr<v1::ListSpacesReply> DaemonCalls::ListSpaces(const v1::ListSpaces
 absl::StatusOr<v1::ClearReply> DaemonCalls::Clear(const v1::ClearRequest& request) {
   return Call(&v1::Admin::Stub::Clear, request);
 }
-absl::StatusOr<v1::FlushReply> DaemonCalls::Flush() {
-  return Call(&v1::Admin::Stub::Flush, v1::FlushRequest());
+absl::StatusOr<v1::FlushReply> DaemonCalls::Flush(
+    const std::function<void(uint64_t dirty_bytes)>& on_dirty) {
+  constexpr std::chrono::milliseconds kBetween(250);
+  std::future<absl::StatusOr<v1::FlushReply>> flushed = std::async(
+      std::launch::async, [&] { return Call(&v1::Admin::Stub::Flush, v1::FlushRequest()); });
+  while (flushed.wait_for(kBetween) != std::future_status::ready) {
+    const absl::StatusOr<v1::GetStatsReply> stats = GetStats();
+    if (stats.ok()) on_dirty(stats->dirty_bytes());
+  }
+  return flushed.get();
 }
 absl::StatusOr<v1::GetConfigReply> DaemonCalls::GetConfig() {
   return Call(&v1::Admin::Stub::GetConfig, v1::GetConfigRequest());

@@ -35,7 +35,8 @@ class DaemonCalls {
   absl::StatusOr<v1::GetStatsReply> GetStats();
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(const v1::ListSpacesRequest& request);
   absl::StatusOr<v1::ClearReply> Clear(const v1::ClearRequest& request);
-  absl::StatusOr<v1::FlushReply> Flush();
+  // `on_dirty` is told a few times a second how many bytes are in RAM only.
+  absl::StatusOr<v1::FlushReply> Flush(const std::function<void(uint64_t dirty_bytes)>& on_dirty);
   absl::StatusOr<v1::VerifyReply> Verify(const v1::VerifyRequest& request);
   absl::StatusOr<v1::GetConfigReply> GetConfig();
   absl::StatusOr<v1::ListSessionsReply> ListSessions();

@@ -105,9 +105,10 @@ json OfTheModel(const json& value) {
 
 std::string Text(const base::Digest256& digest) { return std::string(base::AsText(digest)); }
 
-absl::StatusOr<base::Digest256> Weights(const std::filesystem::path& folder, const json& config) {
+absl::StatusOr<base::Digest256> Weights(const std::filesystem::path& folder, const json& config,
+                                        const interop::OnRead& on_read) {
   PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 tensors,
-                           interop::DigestCheckpoint(folder.string()));
+                           interop::DigestCheckpoint(folder.string(), on_read));
   std::string said = Text(tensors) + Dump(OfTheModel(config));
   if (const auto code = config.find("model_file"); code != config.end() && code->is_string()) {
     PREFIXD_ASSIGN_OR_RETURN(
@@ -197,13 +198,14 @@ absl::StatusOr<std::string> PythonDump(const std::string& text) {
   return Dump(value);
 }
 
-absl::StatusOr<SpaceSpec> IdentityOfFolder(const std::string& folder, const std::string& adapter) {
+absl::StatusOr<SpaceSpec> IdentityOfFolder(const std::string& folder, const std::string& adapter,
+                                           const interop::OnRead& on_read) {
   const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
   const bool ends_in_slash = !path.has_filename();
   PREFIXD_ASSIGN_OR_RETURN(const json config, ReadConfig(path));
   SpaceSpec spec;
   spec.model = (ends_in_slash ? path.parent_path() : path).filename().string();
-  PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 weights, Weights(path, config));
+  PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 weights, Weights(path, config, on_read));
   spec.weights_digest = ToDigest(weights);
   PREFIXD_ASSIGN_OR_RETURN(const base::Digest256 tokenizer,
                            FilesDigest(path, kTokenizerFiles, /*all=*/false));

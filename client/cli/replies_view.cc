@@ -59,14 +59,6 @@ std::string PurgeView(const v1::ClearReply& sum) {
   return text + BorderText(sum);
 }
 
-std::string PurgeBar(const v1::ClearReply& sum) {
-  // Bytes that the purge writes again are passed too, so the sum may exceed the total.
-  const uint64_t passed = std::min(sum.passed_bytes(), sum.total_bytes());
-  return absl::StrCat("\r", BarText(passed, sum.total_bytes()), " ",
-                      PercentText(passed, sum.total_bytes()), "  ",
-                      base::FormatBytes(sum.removed_bytes()), " removed   ");
-}
-
 std::string FlushView(const v1::FlushReply& reply) {
   std::string text =
       absl::StrCat("wrote ", base::FormatBytes(reply.flushed_bytes()), " to the ssd");
@@ -105,12 +97,6 @@ std::string VerifyView(const v1::VerifyReply& sum) {
   if (sum.unreadable() > 0)
     absl::StrAppend(&text, ", ", CountText(sum.unreadable()), " that the disk did not give");
   return text + " (prefixd's log says which)\n";
-}
-
-std::string VerifyBar(const v1::VerifyReply& sum) {
-  return absl::StrCat("\r", BarText(sum.passed_bytes(), sum.total_bytes()), " ",
-                      PercentText(sum.passed_bytes(), sum.total_bytes()), "  ",
-                      base::FormatBytes(sum.bytes()), ", ", CountText(sum.bad()), " bad   ");
 }
 
 std::string ConfigView(const v1::GetConfigReply& reply) {

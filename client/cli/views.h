@@ -67,13 +67,10 @@ std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens, uint32_t 
 
 std::string ClearView(const v1::ClearReply& reply);
 std::string PurgeView(const v1::ClearReply& sum);
-std::string PurgeBar(const v1::ClearReply& sum);
 std::string FlushView(const v1::FlushReply& reply);
 std::string PrefetchView(const v1::PrefetchReply::Hint& hint);
-// `sum` adds up all steps, here and in PurgeView, PurgeBar and VerifyBar.
+// `sum` adds up all steps, here and in PurgeView.
 std::string VerifyView(const v1::VerifyReply& sum);
-// Returns a progress line that overwrites the one before on a terminal, as PurgeBar does.
-std::string VerifyBar(const v1::VerifyReply& sum);
 std::string ConfigView(const v1::GetConfigReply& reply);
 
 // Returns the time in microseconds below which `share` (0..1) of the calls stayed. It is

@@ -122,7 +122,33 @@ void Remember(const std::string& path, const base::Digest256& key, const base::D
   }
 }
 
-base::Digest256 DigestTensors(const std::vector<Tensor>& tensors) {
+// Tells how much of all tensors was read.
+class Reading {
+ public:
+  Reading(const std::vector<Tensor>& tensors, const OnRead& on_read) : on_read_(on_read) {
+    for (const Tensor& tensor : tensors) whole_ += tensor.bytes.size();
+  }
+
+  base::Digest256 Sha256(std::span<const std::byte> bytes) {
+    constexpr size_t kPiece = size_t{64} << 20;
+    base::Sha256Stream sha;
+    while (!bytes.empty()) {
+      const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+      sha.Update(piece);
+      bytes = bytes.subspan(piece.size());
+      read_ += piece.size();
+      if (on_read_) on_read_(read_, whole_);
+    }
+    return sha.Finish();
+  }
+
+ private:
+  const OnRead& on_read_;
+  uint64_t read_ = 0, whole_ = 0;
+};
+
+base::Digest256 DigestTensors(const std::vector<Tensor>& tensors, const OnRead& on_read) {
+  Reading reading(tensors, on_read);
   base::ByteWriter out;
   out.Framed("prefixd/1/weights");
   out.Fixed(uint64_t{tensors.size()});
@@ -131,7 +157,7 @@ base::Digest256 DigestTensors(const std::vector<Tensor>& tensors) {
     out.Framed(ToString(tensor.dtype));
     out.Fixed(static_cast<uint32_t>(tensor.shape.size()));
     for (uint64_t size : tensor.shape) out.Fixed(size);
-    out.Raw(base::Sha256(tensor.bytes));
+    out.Raw(reading.Sha256(tensor.bytes));
   }
   return base::Sha256(base::AsBytes(out.bytes()));
 }
@@ -184,12 +210,13 @@ absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<std::string> files, Checkpoint::FilesOf(directory));
   return Remembered("", files, memory, [&]() -> absl::StatusOr<base::Digest256> {
     PREFIXD_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
-    return DigestTensors(checkpoint.tensors());
+    return DigestTensors(checkpoint.tensors(), memory.on_read);
   });
 }
 
-absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory) {
-  return DigestCheckpoint(directory, {.file = DefaultMemoryFile()});
+absl::StatusOr<base::Digest256> DigestCheckpoint(const std::string& directory,
+                                                 const OnRead& on_read) {
+  return DigestCheckpoint(directory, DigestMemory{.file = DefaultMemoryFile(), .on_read = on_read});
 }
 
 absl::StatusOr<base::Digest256> DigestWholeFile(const std::string& path,

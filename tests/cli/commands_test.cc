@@ -325,6 +325,22 @@ TEST_F(CommandsTest, FlushThatLeavesBytesFails) {
   EXPECT_EQ(Run({"flush"}).exit_code, kExitRefused);
 }
 
+TEST_F(CommandsTest, LongCommandsShowTheirProgressToWhoeverReadsAlong) {
+  EXPECT_THAT(Run({"verify"}, "y").err, HasSubstr(" bad"));
+  EXPECT_THAT(Run({"clear", "--all", "--purge", "--yes"}, "y").err, HasSubstr("2.0 MiB removed"));
+  for (const std::string& typed : {std::string(), std::string("y")}) {
+    std::vector<std::string> arguments = {"verify"};
+    if (!typed.empty()) arguments.push_back("--json");
+    EXPECT_EQ(Run(arguments, typed).err, "") << "nobody reads along";
+  }
+}
+
+TEST_F(CommandsTest, AFlushShowsWhatIsInRamOnlyUntilItEnds) {
+  daemon_.flush_waits_for_stats = 2;
+  EXPECT_THAT(Run({"flush"}, "y").err, HasSubstr(" in RAM only"));
+  EXPECT_GE(daemon_.stats_asked, 2);
+}
+
 TEST_F(CommandsTest, VerifyGoesThroughEverythingAndFailsOnABadPage) {
   const Ran ran = Run({"verify", "--rate", "200MB"});
   EXPECT_EQ(ran.exit_code, kExitRefused);

@@ -3,6 +3,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -55,6 +56,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   v1::ListSpacesReply spaces;
   v1::Answer answer;
   v1::FlushReply flushed;
+  std::atomic<int> stats_asked{0};
+  int flush_waits_for_stats = 0;  // it ends once the stats were asked for so often
   v1::PrefetchReply::Hint hint;
   grpc::Status refusal;  // of every Admin call but ListSpaces, when not OK
   std::string opens_as = SampleId(0x3f);
@@ -80,6 +83,8 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
 
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                         v1::GetStatsReply* reply) override {
+    ++stats_asked;
+    stats_asked.notify_all();
     *reply = SampleStats();
     if (hides_spaces) reply->clear_spaces();
     reply->set_spaces_hidden(hides_spaces);
@@ -128,6 +133,9 @@ class FakeDaemon final : public v1::Admin::Service, public v1::PrefixCache::Serv
   }
   grpc::Status Flush(grpc::ServerContext*, const v1::FlushRequest*,
                      v1::FlushReply* reply) override {
+    for (int asked = stats_asked; asked < flush_waits_for_stats; asked = stats_asked) {
+      stats_asked.wait(asked);
+    }
     *reply = flushed;
     return refusal;
   }

@@ -55,6 +55,21 @@ TEST_F(CheckpointDigestTest, DigestIsTheGoldenVector) {
   EXPECT_EQ(Forgetful(), "92ed0ac8bc959bd83c773992390c6a66182b1919680237d7927922c1c0900db2");
 }
 
+TEST_F(CheckpointDigestTest, WhoeverWaitsIsToldHowMuchWasReadAndNothingIfItIsRemembered) {
+  std::vector<std::pair<uint64_t, uint64_t>> told;
+  const auto digest = [&] {
+    return Hex(DigestCheckpoint(
+        directory(),
+        {.file = MemoryFile(), .clock = &later_, .on_read = [&](uint64_t read, uint64_t whole) {
+           told.emplace_back(read, whole);
+         }}));
+  };
+  EXPECT_EQ(digest(), Forgetful());
+  EXPECT_EQ(told, (std::vector<std::pair<uint64_t, uint64_t>>{{2, 10}, {10, 10}}));
+  EXPECT_EQ(digest(), Forgetful());
+  EXPECT_EQ(told.size(), 2u);
+}
+
 TEST_F(CheckpointDigestTest, TheShippedModelHasTheGoldenDigest) {
   EXPECT_EQ(Hex(DigestCheckpoint(PREFIXD_TEST_DATA "/model", {.file = ""})),
             "05e924abf37e5f79fc8cc68089c1c3246b2ee67fc4dec0b2bb8d317278b72dd9");
