@@ -28,7 +28,7 @@ TEST_F(ProgressTest, TheTimeLeftIsThatOfTheSpeedSoFar) {
   EXPECT_EQ(Shown(), "[#####---------------] 25.0 %, 42 s left  2.5 GiB");
   now_s_ += 7 * 3600;
   progress.Show(50, 100, "");
-  EXPECT_EQ(Shown(), "[##########----------] 50.0 %, 7 h 0 min left  ");
+  EXPECT_EQ(Shown(), "[##########----------] 50.0 %, 7 h 0 min left    ");
 }
 
 TEST_F(ProgressTest, AShorterLineLeavesNothingOfALongerOne) {
