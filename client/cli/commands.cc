@@ -166,7 +166,6 @@ absl::StatusOr<Outcome> Purge(DaemonCalls& calls, v1::ClearRequest request, cons
                   absl::StrCat(base::FormatBytes(sum.removed_bytes()), " removed"));
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
-  if (bar) terminal.err << "\n";
   return Outcome{options.json ? ReplyJson(sum) : PurgeView(sum),
                  sum.leased_bytes() == 0 ? kExitOk : kExitRefused};
 }
@@ -231,7 +230,6 @@ absl::StatusOr<Outcome> Verify(DaemonCalls& calls, const Options& options,
                   absl::StrCat(base::FormatBytes(sum.bytes()), ", ", CountText(sum.bad()), " bad"));
     request.set_cursor(step.next());
   } while (request.cursor() != 0);
-  if (bar) terminal.err << "\n";
   return Outcome{options.json ? ReplyJson(sum) : VerifyView(sum),
                  sum.bad() + sum.unreadable() == 0 ? kExitOk : kExitRefused};
 }
@@ -320,6 +318,7 @@ absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
   return Outcome{};
 }
 
+absl::StatusOr<Outcome> Why(DaemonCalls& calls, const Options& options) {
   v1::WhyRequest request;
   request.set_request_id(options.request_id);
   request.set_last(options.last);
@@ -328,6 +327,7 @@ absl::StatusOr<Outcome> Events(DaemonCalls& calls, const Options& options,
   return Outcome{options.json ? ReplyJson(reply) : WhyView(reply),
                  reply.answers().empty() ? kExitNothing : kExitOk};
 }
+
 // Reads the weights of --model.
 absl::StatusOr<SpaceSpec> ModelIdentity(const Options& options, const Terminal& terminal) {
   Progress progress(ProgressOn(options, terminal));
@@ -335,7 +335,6 @@ absl::StatusOr<SpaceSpec> ModelIdentity(const Options& options, const Terminal& 
     progress.Show(read, whole, absl::StrCat(base::FormatBytes(read), " of the weights read"));
   });
 }
-
 
 // Returns the identity from the --identity file or of the --space that prefixd knows; none without
 // these flags.
@@ -509,6 +508,7 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Prefixes(calls, options);
     case Command::kEvents:
       return Events(calls, options, terminal);
+    case Command::kWhy:
       return Why(calls, options);
     case Command::kBudget:
       return Budget(calls, options);

@@ -45,16 +45,12 @@ class DaemonCalls {
   absl::StatusOr<v1::ListPinsReply> ListPins();
   absl::StatusOr<v1::SetBudgetsReply> SetBudgets(const v1::SetBudgetsRequest& request);
   absl::StatusOr<v1::SetSpaceLimitsReply> SetSpaceLimits(const v1::SetSpaceLimitsRequest& request);
-  // Calls `take` for each reply until it returns false (then OK) or the daemon ends the stream. Has
-  // no deadline.
-  absl::Status WatchEvents(const v1::WatchEventsRequest& request,
-                           const std::function<bool(const v1::WatchEventsReply&)>& take);
-  absl::StatusOr<v1::WhyReply> Why(const v1::WhyRequest& request);
   absl::StatusOr<v1::ListPrefixesReply> ListPrefixes(const v1::ListPrefixesRequest& request);
   // Calls `take` for each reply until it returns false (then OK) or the daemon ends the stream. Has
   // no deadline.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<bool(const v1::WatchEventsReply&)>& take);
+  absl::StatusOr<v1::WhyReply> Why(const v1::WhyRequest& request);
   // Attaches as Match() does. The pin outlives that session.
   absl::StatusOr<v1::PinReply> Pin(const v1::ListSpacesReply::Space& space,
                                    const std::vector<uint32_t>& tokens,
