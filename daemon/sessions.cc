@@ -189,6 +189,7 @@ class Sessions::Stream final : public Sessions::Reactor {
     cache::SessionOptions options;
     options.peer = peer;
     options.worker = request.worker();
+    options.library = request.library();
     options.wants_arena = wanted_arena_ && why_no_arena_.empty();
     options.staging_bytes = options.wants_arena ? request.staging_bytes() : 0;
     if (options.wants_arena && !request.resume().empty()) {

@@ -27,6 +27,7 @@ prefixd_client* prefixd_attach(const prefixd_options* options) {
     const absl::Status address = prefixd::client::CheckAddress(inner.address);
     if (!address.ok()) return Refuse(std::string(address.message()).c_str()), nullptr;
     inner.token_file = Text(with.token_file);
+    inner.engine = Text(with.engine);
     inner.connect_deadline = Millis(with.connect_deadline_ms, 2000);
     inner.use_arena = with.no_arena == 0;
     if (with.staging_bytes != 0) inner.staging_bytes = with.staging_bytes;

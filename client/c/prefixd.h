@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 11
+#define PREFIXD_ABI_VERSION 12
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -83,6 +83,7 @@ typedef struct prefixd_options {
   // For TCP: your copy of the file that prefixd's --token-file names, mode 0600. NULL or "" means
   // $PREFIXD_TOKEN_FILE. Since version 6.
   const char* token_file;
+  const char* engine;  // and its version, shown to people: "vllm 0.32.0"; may be NULL. Since 12.
 } prefixd_options;
 
 // Returns at once; attaches and reconnects by itself. Returns NULL only if `options` is invalid, or

@@ -445,6 +445,7 @@ absl::StatusOr<Outcome> Doctor(DaemonCalls& calls, const Options& options) {
   const DaemonView daemon{.address = options.server,
                           .config = calls.GetConfig(),
                           .stats = calls.GetStats(),
+                          .sessions = calls.ListSessions(),
                           .own_version = kVersion};
   const std::vector<Finding> findings = Examine(Host{}, daemon);
   return Outcome{options.json ? DoctorJson(findings) : DoctorView(findings),

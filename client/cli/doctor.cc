@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 #include "base/process.h"
@@ -119,6 +122,31 @@ std::vector<Finding> ExamineDaemon(const v1::GetStatsReply& stats) {
   return findings;
 }
 
+// Which libraries and engines workers are built of.
+std::vector<Finding> ExamineWorkers(const DaemonView& daemon) {
+  if (!daemon.sessions.ok() || !daemon.stats.ok()) return {};
+  std::map<std::string, uint64_t> workers;
+  bool others = false;
+  for (const v1::ListSessionsReply::Session& session : daemon.sessions->sessions()) {
+    if (!session.attached() || session.library().empty()) continue;
+    ++workers[PrintableText(session.library())];
+    const std::string same = absl::StrCat("/", daemon.stats->version());
+    const std::string library = session.library().substr(0, session.library().find(' '));
+    others = others || !library.ends_with(same);
+  }
+  if (workers.empty()) return {};
+  std::vector<std::string> seen;
+  for (const auto& [library, count] : workers) seen.push_back(absl::StrCat(count, " of ", library));
+  Finding finding{.name = "workers", .found = absl::StrJoin(seen, ", ")};
+  if (others) {
+    finding.verdict = Verdict::kBetter;
+    finding.change = absl::StrCat("prefixd is ", PrintableText(daemon.stats->version()),
+                                  ": install the same client library, and restart the workers");
+    finding.worth = 25;
+  }
+  return {finding};
+}
+
 const char* Word(Verdict verdict) {
   switch (verdict) {
     case Verdict::kWrong:
@@ -148,6 +176,7 @@ std::vector<Finding> Examine(const Host& host, const DaemonView& daemon) {
     std::ranges::move(more, std::back_inserter(findings));
   };
   if (daemon.stats.ok()) add(ExamineDaemon(*daemon.stats));
+  add(ExamineWorkers(daemon));
   add(ExamineSocket(host, wanted));
   add(ExamineMemory(host, wanted));
   add(ExamineDisk(host, wanted));

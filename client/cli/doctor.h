@@ -51,6 +51,7 @@ struct DaemonView {
   std::string address;
   absl::StatusOr<v1::GetConfigReply> config;
   absl::StatusOr<v1::GetStatsReply> stats;
+  absl::StatusOr<v1::ListSessionsReply> sessions;
   std::string own_version;  // of prefixctl
 };
 

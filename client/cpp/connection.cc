@@ -51,6 +51,13 @@ std::shared_ptr<wire::Bearer> BearerOf(const Connection::Options& options) {
   return file.empty() ? nullptr : std::make_shared<wire::Bearer>(file);
 }
 
+// Returns "prefixd-cpp/0.1.0 (vllm 0.32.0)".
+std::string LibraryName(const std::string& engine) {
+  std::string name = "prefixd-cpp/0.1.0";
+  if (!engine.empty()) absl::StrAppend(&name, " (", engine, ")");
+  return name.substr(0, wire::kMaxWorkerBytes);
+}
+
 }  // namespace
 
 std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
@@ -192,7 +199,7 @@ bool Connection::AttachOnce() {
   v1::AttachRequest request;
   request.set_worker(options_.name);
   request.set_protocol(kProtocol);
-  request.set_library("prefixd-cpp/0.1.0");
+  request.set_library(LibraryName(options_.engine));
   if (options_.use_arena && PathBeside(options_.address, "x")) {
     request.set_wants_arena(true);
     request.set_staging_bytes(options_.staging_bytes);

@@ -50,6 +50,7 @@ class Connection {
     std::string address;
     std::string token_file{};  // ClientOptions::token_file
     std::string name;
+    std::string engine{};
     bool use_arena = true;
     uint64_t staging_bytes = 0;
   };

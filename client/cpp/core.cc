@@ -22,6 +22,7 @@ Core::Core(ClientOptions options)
           Connection::Options{.address = options_.address,
                               .token_file = options_.token_file,
                               .name = options_.name,
+                              .engine = options_.engine,
                               .use_arena = options_.use_arena,
                               .staging_bytes = options_.staging_bytes})),
       release_sender_(std::make_shared<ReleaseSender>(connection_)),

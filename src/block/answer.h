@@ -154,6 +154,7 @@ struct NotShared {
 struct SessionInfo {
   SessionName session;
   std::string worker;
+  std::string library{};    // of the worker and its engine, with versions; may be empty
   uint32_t slot = kNoSlot;  // kNoSlot if it does not map the arena
   uint64_t pid = 0;         // 0 = unknown
   bool attached = false;    // false: its stream ended, but its process may still be reading

@@ -142,6 +142,7 @@ struct SessionEvent {
 
 struct SessionOptions {
   std::string worker;
+  std::string library{};       // as block::SessionInfo has it
   bool wants_arena = false;    // and may have it: the daemon decides by the connection
   uint64_t staging_bytes = 0;  // wanted; needs the arena
   // Goes on with a session of this or an earlier daemon that was cut off, if its slot is still

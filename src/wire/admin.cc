@@ -167,6 +167,7 @@ void ToProto(const block::SpaceIdentity& told, v1::ListSpacesReply::ToldSpace* p
 void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* proto) {
   proto->set_session(session.session.value);
   proto->set_worker(session.worker);
+  proto->set_library(session.library);
   proto->set_maps_arena(session.slot != block::kNoSlot);
   if (session.slot != block::kNoSlot) proto->set_slot(session.slot);
   proto->set_pid(session.pid);

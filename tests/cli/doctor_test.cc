@@ -59,10 +59,16 @@ class DoctorTest : public ::testing::Test {
     setting->set_name(name);
     setting->set_value(value);
   }
+  void Attach(const std::string& library) {
+    v1::ListSessionsReply::Session* const session = sessions_.add_sessions();
+    session->set_attached(true);
+    session->set_library(library);
+  }
   std::vector<Finding> Findings() const {
     return Examine(host_, {.address = "unix:///run/prefixd/prefixd.sock",
                            .config = config_,
                            .stats = stats_,
+                           .sessions = sessions_,
                            .own_version = kVersion});
   }
   Finding Find(const std::string& name) const {
@@ -82,6 +88,7 @@ class DoctorTest : public ::testing::Test {
   Host host_;
   v1::GetConfigReply config_;
   v1::GetStatsReply stats_;
+  v1::ListSessionsReply sessions_;
 };
 
 TEST_F(DoctorTest, AGoodHostHasNothingToChange) {
@@ -190,12 +197,26 @@ TEST_F(DoctorTest, WhatIsWrongComesFirstThenWhatIsWorthMost) {
   EXPECT_THAT(DoctorView(findings), HasSubstr("3 changes, what is worth most first"));
 }
 
+TEST_F(DoctorTest, EnginesOfWorkersAreCountedAndLibrariesOfAnotherVersionNamed) {
+  for (int i = 0; i < 2; ++i) Attach("prefixd-cpp/0.1.0 (vllm 0.32.0)");
+  Attach("prefixd-cpp/0.1.0");
+  const Finding same = Find("workers");
+  EXPECT_EQ(same.verdict, Verdict::kFine);
+  EXPECT_EQ(same.found, "1 of prefixd-cpp/0.1.0, 2 of prefixd-cpp/0.1.0 (vllm 0.32.0)");
+  Attach("prefixd-cpp/0.0.9 (mlx-lm 0.32.2)\x1b");
+  const Finding other = Find("workers");
+  EXPECT_EQ(other.verdict, Verdict::kBetter);
+  EXPECT_THAT(other.found, HasSubstr("1 of prefixd-cpp/0.0.9 (mlx-lm 0.32.2)?"));
+  EXPECT_THAT(other.change, HasSubstr("prefixd is 0.1.0: install the same client library"));
+}
+
 TEST_F(DoctorTest, WithoutADaemonTheDefaultsAreLookedAt) {
   const absl::Status away = absl::UnavailableError("no");
   const std::vector<Finding> findings =
       Examine(host_, {.address = "unix:///run/prefixd/prefixd.sock",
                       .config = away,
                       .stats = away,
+                      .sessions = away,
                       .own_version = kVersion});
   EXPECT_FALSE(AnyWrong(findings)) << DoctorView(findings);
   EXPECT_THAT(DoctorView(findings), HasSubstr("does not answer at unix:///run/prefixd"));
@@ -203,6 +224,7 @@ TEST_F(DoctorTest, WithoutADaemonTheDefaultsAreLookedAt) {
   EXPECT_TRUE(AnyWrong(Examine(host_, {.address = "unix:///run/prefixd/prefixd.sock",
                                        .config = away,
                                        .stats = away,
+                                       .sessions = away,
                                        .own_version = kVersion})));
 }
 

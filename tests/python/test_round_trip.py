@@ -28,6 +28,12 @@ FORMATS = {
 
 
 class RoundTripTest(DaemonTest):
+    def test_prefixd_shows_which_engine_a_worker_is(self):
+        self.daemon.start()
+        self.attached(engine="my engine 1.2")
+        libraries = [one["library"] for one in self.daemon.ctl("sessions")["sessions"]]
+        self.assertIn("prefixd-cpp/0.1.0 (my engine 1.2)", libraries)
+
     def test_every_format_comes_back_bit_for_bit(self):
         self.daemon.start()
         client = self.attached()

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -39,6 +39,7 @@ class Options(_Sized):
         ("reserved", c_uint32),
         ("staging_bytes", c_uint64),
         ("token_file", c_char_p),
+        ("engine", c_char_p),
     ]
 
 

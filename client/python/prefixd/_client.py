@@ -181,6 +181,7 @@ def connect(
     address: str = DEFAULT_ADDRESS,
     *,
     name: str = "",
+    engine: str = "",
     connect_deadline_ms: int | None = None,
     arena: bool = True,
     staging_bytes: int | None = None,
@@ -195,7 +196,7 @@ def connect(
     20 s at most. It goes on when this process ends. Default: if $PREFIXD_START is 1.
 
     `address`: "unix:///run/prefixd/prefixd.sock" or "127.0.0.1:7777". `name`: name of this worker,
-    for people. `connect_deadline_ms`: deadline of the first try, in open_space(). `arena`: read
+    for people. `engine`: that and its version, "vllm 0.32.0". `connect_deadline_ms`: deadline of the first try, in open_space(). `arena`: read
     pages in the daemon's memory if the daemon shares it. `staging_bytes`: memory that the daemon
     takes pages from; 0 = none. `token_file`: for a TCP address, your copy of the file that
     prefixd's --token-file names, mode 0600; default: $PREFIXD_TOKEN_FILE. `library`: path of
@@ -205,6 +206,7 @@ def connect(
     options = _abi.Options(
         address=_text("connect: address", address),
         name=_text("connect: name", name or f"python-{os.getpid()}"),
+        engine=_text("connect: engine", engine),
         connect_deadline_ms=_ms("connect: connect_deadline_ms", connect_deadline_ms),
         no_arena=not arena,
         no_staging=staging_bytes == 0,

@@ -77,7 +77,11 @@ class LlamaPrefixdCache(llama_cpp.BaseLlamaCache):
         self.restored_tokens = 0  # that the Llama did not have itself, in all
         self.stored_tokens = 0
         self._client = connect(
-            address, name=name or f"llama-cpp-{os.getpid()}", token_file=token_file, library=library
+            address,
+            name=name or f"llama-cpp-{os.getpid()}",
+            engine=f"llama-cpp-python {getattr(llama_cpp, '__version__', 'unknown')}",
+            token_file=token_file,
+            library=library,
         )
         self._lib = self._client._lib
         self._held = self._open(llm, _text("salt", salt))

@@ -76,10 +76,12 @@ struct NotSharedNote {
 // table (const members, key_hash, begun_us, slot), what the mutex of Spaces guards (the spaces that
 // it opened) and the event callback.
 struct Session {
-  Session(block::SessionId id, std::string worker) : id(id), worker(std::move(worker)) {}
+  Session(block::SessionId id, std::string worker, std::string library = {})
+      : id(id), worker(std::move(worker)), library(std::move(library)) {}
 
   const block::SessionId id;
   const std::string worker;
+  const std::string library;
   base::Digest256 key_hash{};  // the key itself is the worker's alone
   int64_t begun_us = 0;
   std::optional<base::Peer> peer;  // the process that attached; nullopt: not known yet

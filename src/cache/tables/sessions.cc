@@ -61,7 +61,7 @@ void Sessions::GrantStaging(uint64_t wanted_bytes, Session* session, BegunSessio
 }
 
 BegunSession Sessions::Begin(const SessionOptions& options) {
-  auto session = std::make_shared<Session>(RandomSessionId(), options.worker);
+  auto session = std::make_shared<Session>(RandomSessionId(), options.worker, options.library);
   const SessionKey key = RandomKey();
   session->key_hash = ram::KeyHash(key);
   session->peer = options.peer;
@@ -257,6 +257,7 @@ std::vector<block::SessionInfo> Sessions::List() const {
     const block::SessionName name = NameOf(id);
     list.push_back({.session = name,
                     .worker = session->worker,
+                    .library = session->library,
                     .slot = session->slot_number(),
                     .pid = session->pid(),
                     .attached = session->attached,

@@ -21,6 +21,7 @@ class ConnectOptions(TypedDict, total=False):
     """Those of prefixd.connect()."""
 
     name: str
+    engine: str
     connect_deadline_ms: int | None
     arena: bool
     staging_bytes: int | None

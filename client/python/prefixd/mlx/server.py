@@ -15,6 +15,8 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import mlx_lm
+
 import prefixd
 
 from . import options as flags_of
@@ -119,7 +121,10 @@ class _Sharing:
         self._flags = flags
         self._provider = provider
         self._client = prefixd.connect(
-            flags.address, name=flags.worker_name, staging_bytes=flags.staging_bytes or None
+            flags.address,
+            name=flags.worker_name,
+            engine=f"mlx-lm {mlx_lm.__version__}",
+            staging_bytes=flags.staging_bytes or None,
         )
         self._cache = PromptCache(
             self._open,

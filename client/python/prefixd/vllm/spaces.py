@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import vllm
+
 import prefixd
 
 from .identity import Identity, Rank
@@ -32,6 +34,7 @@ class Spaces:
         self._client = prefixd.connect(
             options.address,
             name=f"{options.name or 'vllm'}-{role}-{os.getpid()}",
+            engine=f"vllm {vllm.__version__}",
             token_file=options.token_file,
         )
         self._identity: Identity | None = None

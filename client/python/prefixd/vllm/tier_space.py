@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any
 
+import vllm
+
 import prefixd
 
 from .tier_identity import TierIdentity
@@ -26,6 +28,7 @@ class TierSpace:
         self._client = prefixd.connect(
             options.address,
             name=f"{options.name or 'vllm'}-tier-{os.getpid()}",
+            engine=f"vllm {vllm.__version__}",
             token_file=options.token_file,
         )
         self._space: prefixd.Space | None = None
