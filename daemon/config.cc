@@ -210,6 +210,10 @@ absl::Status CheckTogether(const Config& config) {
         "admin-socket: ", config.socket, " is the workers' socket; it wants a path of its own"));
   }
   PREFIXD_RETURN_IF_ERROR(CheckRemote(config.remote));
+  if (config.page && config.metrics.empty()) {
+    return absl::InvalidArgumentError(
+        "page: it is served on the address of the metrics: give one, --metrics 127.0.0.1:9464 say");
+  }
   if (config.listen.empty() || config.insecure) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
   if (address.loopback) return absl::OkStatus();

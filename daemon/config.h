@@ -50,6 +50,7 @@ struct Config {
   std::string listen;                // host:port; empty = no TCP
   std::string metrics;               // host:port of the metrics; empty = none
   int metrics_spaces = 0;            // that have series of their own
+  bool page = false;                 // serve the page on the metrics' address
   std::string token_file;            // path, "auto" resolved; TCP callers must send its token
   std::string directory;             // path of the SSD tier, "auto" resolved
   std::string arena;  // path of the arena file, "auto" resolved; empty = private memory

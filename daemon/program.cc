@@ -246,6 +246,9 @@ absl::Status Program::Open() {
   if (metrics_ != nullptr) {
     metrics_->Show(std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); },
                                                static_cast<size_t>(config_.metrics_spaces)));
+    if (Page* const page = metrics_->page(); page != nullptr) {
+      page->Show(std::make_shared<ServedSource>(cache_.get(), server_.get()));
+    }
   }
   LookAtArena();
   NameArena();
@@ -255,10 +258,13 @@ absl::Status Program::Open() {
 
 absl::Status Program::ListenForMetrics() {
   if (config_.metrics.empty() || metrics_ != nullptr) return absl::OkStatus();
-  PREFIXD_ASSIGN_OR_RETURN(metrics_, MetricsEndpoint::Start(config_.metrics));
+  PREFIXD_ASSIGN_OR_RETURN(metrics_, MetricsEndpoint::Start(
+                                         config_.metrics,
+                                         config_.page ? std::make_unique<Page>() : nullptr));
   PREFIXD_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(config_.metrics));
   address.port = metrics_->port();
   spdlog::info("metrics: http://{}/metrics", ToString(address));
+  if (config_.page) spdlog::info("page: http://{}/page/", ToString(address));
   if (!address.loopback)
     spdlog::warn("metrics: other machines can read them; they name models and tenants");
   return absl::OkStatus();
@@ -442,6 +448,7 @@ int Program::Drain(bool* stop) {
   LogStats();
   server_->Stop();
   if (metrics_ != nullptr) metrics_->Show(nullptr);
+  if (metrics_ != nullptr && metrics_->page() != nullptr) metrics_->page()->Show(nullptr);
   // A reservation made before the drain may have been stored to after the last flush.
   result.flushed_bytes += cache_->Flush(deadline).flushed_bytes;
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;

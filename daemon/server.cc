@@ -90,6 +90,12 @@ class GrpcServer final : public Server {
   }
   int port() const override { return port_; }
   bool idle() const override { return dispatch_.idle(); }
+  std::string health() const override {
+    const base::MutexLock lock(health_mutex_);
+    if (draining_) return "draining";
+    return cache_->WaitLoaded(std::chrono::steady_clock::now()) ? "serving" : "loading";
+  }
+  std::vector<Setting> settings() const override { return admin_.settings(); }
   void SayLoaded() override {
     const base::MutexLock lock(health_mutex_);
     if (!draining_) SayServing(v1::PrefixCache::service_full_name(), true);
@@ -142,7 +148,7 @@ class GrpcServer final : public Server {
   Inbound inbound_;  // watches the workers' socket
   std::vector<std::unique_ptr<grpc::Server>> servers_;
   int port_ = 0;
-  base::Mutex health_mutex_;
+  mutable base::Mutex health_mutex_;
   bool draining_ PREFIXD_GUARDED_BY(health_mutex_) = false;
   bool stopped_ = false;
 };

@@ -60,6 +60,10 @@ class Server {
 
   // Returns the port of TCP; 0 without TCP.
   virtual int port() const = 0;
+  // Returns "serving", "loading" (the index is not whole yet) or "draining".
+  virtual std::string health() const = 0;
+  // Returns what GetConfig tells.
+  virtual std::vector<Setting> settings() const = 0;
   // Makes health say SERVING of prefixd.v1.PrefixCache too: the index is whole. Before, only of the
   // server and of Admin. Nothing after BeginDrain.
   virtual void SayLoaded() = 0;

@@ -291,6 +291,12 @@ constexpr SettingRule kSettings[] = {
      "spaces that have series of their own in the metrics, those that asked for most tokens; the "
      "others are one, \"other\"",
      ApplyMetricsSpaces},
+    {"page", "false", nullptr,
+     "serve a page for people, beside the metrics, at http://HOST:PORT/page/: what prefixctl top, "
+     "why, spaces, sessions and config show, to whoever connects; wants --metrics",
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadBool(value, &config->page);
+     }},
     {"token-file", "auto", "PATH",
      "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
      "prefixd.token beside prefixd.sock",

@@ -33,6 +33,10 @@ constexpr char kMostHeaderBytes[] = "8192";
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr char kPlain[] = "text/plain; charset=utf-8";
 
+constexpr char kFetchSite[] = "Sec-Fetch-Site";
+
+std::string_view TextOf(const char* text) { return text == nullptr ? "" : text; }
+
 int LogAccess(const mg_connection*, const char*) { return 1; }
 
 void Send(mg_connection* connection, std::string_view status, const char* type,
@@ -48,12 +52,13 @@ void Send(mg_connection* connection, std::string_view status, const char* type,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    const std::string& address) {
+    const std::string& address, std::unique_ptr<Page> page) {
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress parsed, ParseListenAddress(address));
   const std::string numeric = ToString(parsed);
   static const unsigned once = mg_init_library(0);
   static_cast<void>(once);
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());
+  endpoint->page_ = std::move(page);
   std::array<const char*, 13> options = {"listening_ports",
                                          numeric.c_str(),
                                          "num_threads",
@@ -141,6 +146,13 @@ void MetricsEndpoint::Answer(mg_connection* connection) {
   if (method != "GET" && method != "HEAD") {
     return Send(connection, "405 Method Not Allowed", kPlain, "only GET and HEAD\n", true,
                 "Allow: GET, HEAD\r\n");
+  }
+  if (page_ != nullptr && Page::IsPath(path)) {
+    const PageReply reply = page_->Answer({.path = path,
+                                           .query = TextOf(request->query_string),
+                                           .host = TextOf(mg_get_header(connection, "Host")),
+                                           .site = TextOf(mg_get_header(connection, kFetchSite))});
+    return Send(connection, reply.status, reply.type.c_str(), reply.body, with_body, reply.headers);
   }
   if (path != "/metrics") {
     return Send(connection, "404 Not Found", kPlain, "prefixd: the metrics are at /metrics\n",

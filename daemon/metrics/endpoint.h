@@ -1,4 +1,5 @@
-// The HTTP server of the metrics: GET /metrics on an address of its own, for Prometheus.
+// The HTTP server of the metrics: GET /metrics on an address of its own, for Prometheus; and the
+// page for people, if it is told to serve one.
 //
 // It asks for no password and changes nothing. Clients that are slow or send nonsense cost it one
 // of few threads for a second; none of them is a thread of a worker's call.
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/mutex.h"
+#include "daemon/page/page.h"
 #include "prometheus/collectable.h"
 
 struct mg_context;
@@ -24,7 +26,9 @@ class MetricsEndpoint {
  public:
   // Listens on a "127.0.0.1:9464" that ParseListenAddress takes; port 0: a free one.
   // FailedPrecondition: it is in use, or not allowed, and the message says which.
-  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address);
+  // `page`: served beside the metrics; null = none.
+  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
+      const std::string& address, std::unique_ptr<Page> page = nullptr);
   ~MetricsEndpoint();  // waits for scrapes that run
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
@@ -33,6 +37,7 @@ class MetricsEndpoint {
   // What scrapes show from now on; null: none, they are answered 503. The one before is not in use
   // any more when this returns.
   void Show(std::shared_ptr<const prometheus::Collectable> source) PREFIXD_EXCLUDES(mutex_);
+  Page* page() const { return page_.get(); }  // null: none
 
  private:
   MetricsEndpoint() = default;
@@ -44,6 +49,7 @@ class MetricsEndpoint {
   // tenth of one CPU: the next one waits for as long, or until Show takes its source away.
   std::string Render() PREFIXD_EXCLUDES(mutex_);
 
+  std::unique_ptr<Page> page_;
   mg_context* context_ = nullptr;
   std::string host_;
   int port_ = 0;

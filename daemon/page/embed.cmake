@@ -1,0 +1,32 @@
+# Makes a C++ source of the page's files: cmake -DOUT=FILE -DFOLDER=daemon/page/web -P embed.cmake
+cmake_minimum_required(VERSION 3.25)
+set(types html "text/html; charset=utf-8" css "text/css; charset=utf-8" js "text/javascript; charset=utf-8" svg "image/svg+xml")
+file(GLOB names RELATIVE ${FOLDER} ${FOLDER}/*)
+list(SORT names)
+set(arrays "")
+set(rows "")
+set(number 0)
+foreach(name ${names})
+  cmake_path(GET name EXTENSION LAST_ONLY suffix)
+  string(SUBSTRING ${suffix} 1 -1 suffix)
+  list(FIND types ${suffix} at)
+  if(at LESS 0)
+    message(FATAL_ERROR "embed: ${name}: no type of content is known for .${suffix}")
+  endif()
+  math(EXPR at "${at} + 1")
+  list(GET types ${at} type)
+  file(READ ${FOLDER}/${name} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${hex}")
+  string(APPEND arrays "constexpr char kFile${number}[] = {${bytes}};\n")
+  set(path /page/${name})
+  if(name STREQUAL "index.html")
+    set(path /page/)
+  endif()
+  string(APPEND rows "    {\"${path}\", \"${type}\", {kFile${number}, sizeof(kFile${number})}},\n")
+  math(EXPR number "${number} + 1")
+endforeach()
+file(WRITE ${OUT} "#include \"daemon/page/files.h\"\n\nnamespace prefixd::daemon {\nnamespace {\n\n${arrays}
+constexpr PageFile kFiles[] = {\n${rows}};\n
+}  // namespace\n
+std::span<const PageFile> PageFiles() { return kFiles; }\n
+}  // namespace prefixd::daemon\n")
