@@ -51,9 +51,13 @@ struct Config {
   std::string metrics;               // host:port of the metrics; empty = none
   int metrics_spaces = 0;            // that have series of their own
   bool page = false;                 // serve the page on the metrics' address
-  std::string token_file;            // path, "auto" resolved; TCP callers must send its token
-  std::string directory;             // path of the SSD tier, "auto" resolved
-  std::string arena;  // path of the arena file, "auto" resolved; empty = private memory
+  // ZeroMQ addresses; empty = none.
+  std::string events_publish, events_replay;
+  std::string events_topic;  // of what is published
+  uint32_t events_kept = 0;  // of the last events, for who follows them
+  std::string token_file;    // path, "auto" resolved; TCP callers must send its token
+  std::string directory;     // path of the SSD tier, "auto" resolved
+  std::string arena;         // path of the arena file, "auto" resolved; empty = private memory
   bool insecure = false;
   base::Size ram;
   SsdMode ssd_mode = SsdMode::kAuto;

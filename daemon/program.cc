@@ -106,6 +106,7 @@ cache::Options CacheOptions(const Config& config, const Budgets& budgets) {
   options.trust_model_names = config.trust_model_names;
   options.block_tokens = config.block_tokens;
   options.segment_bytes = config.segment_bytes;
+  options.max_events = config.events_kept;
   options.ssd_free_floor_bytes = config.ssd_floor_bytes / 2;
   if (!budgets.ssd_waits_why.empty()) options.ssd_open_free_bytes = config.ssd_floor_bytes;
   options.open_within = config.load_wait;
@@ -250,9 +251,33 @@ absl::Status Program::Open() {
       page->Show(std::make_shared<ServedSource>(cache_.get(), server_.get()));
     }
   }
+  PREFIXD_RETURN_IF_ERROR(PublishEvents());
   LookAtArena();
   NameArena();
   LogStart(start);
+  return absl::OkStatus();
+}
+
+absl::Status Program::PublishEvents() {
+  if (config_.events_publish.empty()) {
+    if (config_.events_replay.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("events-replay: nothing is published; set events-publish");
+  }
+  PREFIXD_ASSIGN_OR_RETURN(publisher_,
+                           EventPublisher::Start(cache_.get(), {.publish = config_.events_publish,
+                                                                .replay = config_.events_replay,
+                                                                .topic = config_.events_topic}));
+  for (const std::string& address :
+       {publisher_->publish_endpoint(), publisher_->replay_endpoint()}) {
+    if (address.empty()) continue;
+    spdlog::info("events: published at {}", address);
+    if (!EventPublisher::IsLocal(address)) {
+      spdlog::warn(
+          "events: {} is not loopback: other machines can read the token ids of what is "
+          "stored, unencrypted",
+          address);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -454,6 +479,7 @@ int Program::Drain(bool* stop) {
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
   const bool shared = cache_->arena().shared;
   server_.reset();
+  publisher_.reset();
   cache_.reset();
   return *stop ? LogStop(result.flushed_bytes, unsaved, shared) : kExitOk;
 }

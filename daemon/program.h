@@ -10,6 +10,7 @@
 #include "cache/cache.h"
 #include "daemon/budgets.h"
 #include "daemon/config.h"
+#include "daemon/event_publisher.h"
 #include "daemon/log.h"
 #include "daemon/metrics/endpoint.h"
 #include "daemon/server.h"
@@ -33,6 +34,7 @@ class Program {
  private:
   explicit Program(Config config) : given_(std::move(config)) {}
   absl::Status Open();
+  absl::Status PublishEvents();
   absl::Status ListenForMetrics();  // once, and keeps the address until the program ends
   void LogStart(std::chrono::steady_clock::time_point start) const;
   int ServeUntilSignal();  // 0 = an arena that another process had is free now
@@ -56,6 +58,7 @@ class Program {
   bool arena_limited_ = false;  // by its tmpfs, as of the last look
   LogLoss counted_;             // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;
+  std::unique_ptr<EventPublisher> publisher_;  // null: none; follows the cache, so destroyed first
   std::unique_ptr<Server> server_;            // after the cache that it serves, so destroyed first
   std::unique_ptr<MetricsEndpoint> metrics_;  // null: none; shows the cache, so destroyed first
 };

@@ -132,6 +132,31 @@ absl::Status ApplyMetricsSpaces(const std::string& value, const Environment&, Co
   return absl::OkStatus();
 }
 
+absl::Status ReadEndpoint(const std::string& value, std::string* to) {
+  *to = value == "off" ? "" : value;
+  if (to->empty() || value.starts_with("tcp://") || value.starts_with("ipc://")) {
+    return absl::OkStatus();
+  }
+  return Wants(value, "off, tcp://HOST:PORT or ipc://PATH");
+}
+
+absl::Status ApplyEventsPublish(const std::string& value, const Environment&, Config* config) {
+  return ReadEndpoint(value, &config->events_publish);
+}
+
+absl::Status ApplyEventsReplay(const std::string& value, const Environment&, Config* config) {
+  return ReadEndpoint(value, &config->events_replay);
+}
+
+absl::Status ApplyEventsKept(const std::string& value, const Environment&, Config* config) {
+  constexpr uint32_t kLeast = 1024, kMost = 16u << 20;
+  const bool read = absl::SimpleAtoi(value, &config->events_kept);
+  if (read && config->events_kept >= kLeast && config->events_kept <= kMost) {
+    return absl::OkStatus();
+  }
+  return Wants(value, "a number from 1024 to 16777216");
+}
+
 absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
   PREFIXD_ASSIGN_OR_RETURN(config->ram, base::ParseSize(value));
   if (config->ram.percent <= 0 && config->ram.bytes == 0) return Wants(value, "more than 0");
@@ -297,6 +322,24 @@ constexpr SettingRule kSettings[] = {
      [](const std::string& value, const Environment&, Config* config) {
        return ReadBool(value, &config->page);
      }},
+    {"events-publish", "off", "ADDRESS",
+     "publish what is stored, and its token ids, as vLLM publishes its KV events, for routers: a "
+     "ZeroMQ address to bind, tcp://127.0.0.1:5557 say; off: none",
+     ApplyEventsPublish},
+    {"events-replay", "off", "ADDRESS",
+     "where subscribers that missed batches ask for them, tcp://127.0.0.1:5558 say; off: nowhere",
+     ApplyEventsReplay},
+    {"events-topic", "off", "TEXT",
+     "topic of what is published, kv@HOST:PORT@{model} say: {model} becomes the space's model; "
+     "off: none",
+     [](const std::string& value, const Environment&, Config* config) {
+       config->events_topic = value == "off" ? "" : value;
+       return absl::OkStatus();
+     }},
+    {"events-kept", "65536", "N",
+     "changes of what is stored that are kept for those who follow them, about 150 bytes each once "
+     "somebody does; who falls further behind is sent all that is stored again",
+     ApplyEventsKept},
     {"token-file", "auto", "PATH",
      "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
      "prefixd.token beside prefixd.sock",

@@ -15,11 +15,11 @@ namespace {
 
 std::string NameOfTier(int tier) {
   switch (tier) {
-    case v1::StoredBlock::RAM:
+    case v1::StoredBlock::TIER_RAM:
       return "RAM";
-    case v1::StoredBlock::SSD:
+    case v1::StoredBlock::TIER_SSD:
       return "SSD";
-    case v1::StoredBlock::MIXED:
+    case v1::StoredBlock::TIER_MIXED:
       return "RAM and SSD in part";
     default:
       return absl::StrCat("unknown (", tier, ")");
@@ -39,8 +39,11 @@ std::string BlockText(const v1::StoredBlock& block) {
 
 // What is told of a block that is stored, behind its names.
 std::string StateText(const v1::StoredBlock& block) {
-  std::string text = absl::StrCat("  in ", TiersText(block.tiers()));
-  if (block.windows()) absl::StrAppend(&text, "  windows");
+  std::string text = block.tiers().empty() ? "  without pages" : "";
+  if (!block.tiers().empty()) absl::StrAppend(&text, "  in ", TiersText(block.tiers()));
+  if (!block.windows().empty()) {
+    absl::StrAppend(&text, "  windows of groups ", absl::StrJoin(block.windows(), ", "));
+  }
   if (!block.snapshots().empty()) {
     absl::StrAppend(&text, "  snapshots at ", absl::StrJoin(block.snapshots(), ", "));
   }
@@ -53,14 +56,14 @@ std::string StateText(const v1::StoredBlock& block) {
 std::string EventText(const v1::BlockEvent& event) {
   const v1::StoredBlock& block = event.block();
   switch (event.kind()) {
-    case v1::BlockEvent::STORED:
+    case v1::BlockEvent::KIND_STORED:
       return absl::StrCat("stored   ", BlockText(block), StateText(block), "\n");
-    case v1::BlockEvent::CHANGED:
+    case v1::BlockEvent::KIND_CHANGED:
       return absl::StrCat("changed  ", BlockText(block), StateText(block), ", before in ",
                           TiersText(event.tiers_before()), "\n");
-    case v1::BlockEvent::REMOVED:
+    case v1::BlockEvent::KIND_REMOVED:
       return absl::StrCat("removed  ", BlockText(block), "\n");
-    case v1::BlockEvent::CLEARED:
+    case v1::BlockEvent::KIND_CLEARED:
       return absl::StrCat("cleared  space ", ShortId(block.space_id()), "\n");
     default:
       return absl::StrCat("unknown  (", static_cast<int>(event.kind()), ")\n");

@@ -10,6 +10,7 @@ set(scripts "${CPACK_PREFIXD_SOURCE}/deploy/debian")
 set(CPACK_DEBIAN_PREFIXD_PACKAGE_NAME prefixd)
 set(CPACK_DEBIAN_PREFIXD_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PREFIXD_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PREFIXD_PACKAGE_RECOMMENDS libzmq5)  # loaded when --events-publish asks for it
 set(CPACK_DEBIAN_PREFIXD_PACKAGE_DEPENDS "init-system-helpers (>= 1.54~), systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles")
 set(CPACK_DEBIAN_PREFIXD_DESCRIPTION "prefix cache beside LLM workers
 prefixd keeps the KV cache of LLM inference across requests, processes and

@@ -23,7 +23,7 @@ struct Tiers {
 struct StoredState {
   bool stored = false;
   Tiers tiers{};
-  bool windows = false;        // every sliding group has a page
+  uint64_t windows = 0;        // bit g: sliding group g has a page
   std::bitset<128> snapshots;  // bit k - 1: every state group has one after k tokens of the block
   bool operator==(const StoredState&) const = default;
 };

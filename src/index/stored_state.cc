@@ -50,7 +50,7 @@ Places PlacesOf(const Node& node) {
 std::bitset<128> SnapshotsIn(const Node& node, uint64_t groups) {
   std::bitset<128> all;
   bool first = true;
-  for (uint32_t group = 0; groups >> group != 0; ++group) {
+  for (uint32_t group = 0; group < block::kMaxGroups; ++group) {
     if ((groups >> group & 1) == 0) continue;
     std::bitset<128> own;
     for (const Page& page : node.pages()) {
@@ -71,14 +71,12 @@ block::StoredState StateOf(const Node& node) {
   const Kinds kinds = KindsOf(node.space()->shape);
   const Places places = PlacesOf(node);
   if (kinds.state != 0) state.snapshots = SnapshotsIn(node, kinds.state);
-  state.windows = kinds.sliding != 0 && (places.any() & kinds.sliding) == kinds.sliding;
-  const bool states_only = kinds.full == 0 && kinds.sliding == 0;
-  const uint64_t needed = kinds.full != 0      ? kinds.full
-                          : kinds.sliding != 0 ? kinds.sliding
-                                               : kinds.state;
-  state.stored =
-      states_only ? state.snapshots.any() : needed != 0 && (places.any() & needed) == needed;
+  state.windows = places.any() & kinds.sliding;
+  // Without full groups every block matters: others are found through it.
+  const uint64_t needed = kinds.full != 0 ? kinds.full : places.any();
+  state.stored = (places.any() & needed) == needed;
   if (!state.stored) return {};
+  if (needed == 0) return state;
   state.tiers.ram = (places.ram & needed) == needed;
   state.tiers.ssd = (places.ssd & needed) == needed;
   state.tiers.mixed = !state.tiers.ram && !state.tiers.ssd;

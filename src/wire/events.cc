@@ -1,6 +1,7 @@
 #include "wire/events.h"
 
 #include "base/status.h"
+#include "block/layer_group.h"
 #include "wire/admin.h"
 
 namespace prefixd::wire {
@@ -9,9 +10,9 @@ namespace {
 using Tiers = google::protobuf::RepeatedField<int>;
 
 void WriteTiers(const block::Tiers& tiers, Tiers* proto) {
-  if (tiers.ram) proto->Add(v1::StoredBlock::RAM);
-  if (tiers.ssd) proto->Add(v1::StoredBlock::SSD);
-  if (tiers.mixed) proto->Add(v1::StoredBlock::MIXED);
+  if (tiers.ram) proto->Add(v1::StoredBlock::TIER_RAM);
+  if (tiers.ssd) proto->Add(v1::StoredBlock::TIER_SSD);
+  if (tiers.mixed) proto->Add(v1::StoredBlock::TIER_MIXED);
 }
 
 void WriteTokens(const block::StoredBlock& block, v1::StoredBlock* proto) {
@@ -34,7 +35,9 @@ void WriteBlock(const block::StoredBlock& block, v1::StoredBlock* proto) {
   if (!block.state.stored) return;
   if (block.first_token > 0) proto->set_parent_hash(block.parent.data(), block.parent.size());
   WriteTiers(block.state.tiers, proto->mutable_tiers());
-  proto->set_windows(block.state.windows);
+  for (uint32_t group = 0; group < block::kMaxGroups; ++group) {
+    if ((block.state.windows >> group & 1) != 0) proto->add_windows(group);
+  }
   for (uint32_t k = 1; k <= block.tokens; ++k) {
     if (block.state.snapshots.test(k - 1)) proto->add_snapshots(block.first_token + k);
   }

@@ -34,7 +34,7 @@ class EventIndex {
       request.set_epoch(place_.epoch);
       request.set_sequence(place_.sequence);
     }
-    ended_ = false;
+    place_.whole = ended_ = false;  // until the stream says so
     context_ = std::make_unique<grpc::ClientContext>();
     stream_ = admin->WatchEvents(context_.get(), request);
     thread_ = std::thread([this] {
@@ -106,9 +106,9 @@ class EventIndex {
     for (const v1::BlockEvent& event : reply.events()) {
       events_.push_back(event);
       const v1::StoredBlock& block = event.block();
-      if (event.kind() == v1::BlockEvent::CLEARED) {
+      if (event.kind() == v1::BlockEvent::KIND_CLEARED) {
         std::erase_if(blocks_, [&](const auto& it) { return it.first.first == block.space_id(); });
-      } else if (event.kind() == v1::BlockEvent::REMOVED) {
+      } else if (event.kind() == v1::BlockEvent::KIND_REMOVED) {
         blocks_.erase({block.space_id(), block.block_hash()});
       } else {
         Put(block);

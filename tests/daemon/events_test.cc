@@ -51,7 +51,7 @@ TEST_F(EventsTest, ASnapshotTellsEachBlockWithItsTokensParentsFirst) {
     EXPECT_TRUE(std::equal(block.token_ids().begin(), block.token_ids().end(),
                            tokens.begin() + first, tokens.begin() + first + block.tokens()));
     ASSERT_FALSE(block.tiers().empty());
-    EXPECT_EQ(block.tiers(0), v1::StoredBlock::RAM);
+    EXPECT_EQ(block.tiers(0), v1::StoredBlock::TIER_RAM);
     parent = block.block_hash();
   }
 }
@@ -71,15 +71,15 @@ TEST_F(EventsTest, WhatIsStoredSpilledAndClearedIsToldInOrder) {
   ClearAll();
   ASSERT_TRUE(index.Until([&] {
     return !index.events_unlocked().empty() &&
-           index.events_unlocked().back().kind() == v1::BlockEvent::CLEARED;
+           index.events_unlocked().back().kind() == v1::BlockEvent::KIND_CLEARED;
   }));
   EXPECT_TRUE(index.blocks().empty());
   std::map<v1::BlockEvent::Kind, int> kinds;
   for (const v1::BlockEvent& event : index.events()) ++kinds[event.kind()];
-  EXPECT_EQ(kinds[v1::BlockEvent::STORED], 3);
-  EXPECT_GE(kinds[v1::BlockEvent::CHANGED], 3);  // RAM, then RAM and SSD
-  EXPECT_EQ(kinds[v1::BlockEvent::REMOVED], 3);
-  EXPECT_EQ(kinds[v1::BlockEvent::CLEARED], 1);
+  EXPECT_EQ(kinds[v1::BlockEvent::KIND_STORED], 3);
+  EXPECT_GE(kinds[v1::BlockEvent::KIND_CHANGED], 3);  // RAM, then RAM and SSD
+  EXPECT_EQ(kinds[v1::BlockEvent::KIND_REMOVED], 3);
+  EXPECT_EQ(kinds[v1::BlockEvent::KIND_CLEARED], 1);
   EXPECT_EQ(index.snapshots(), 1u);
 }
 

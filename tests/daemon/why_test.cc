@@ -40,7 +40,7 @@ TEST_F(WhyRpcTest, AShareThatIsNoneIsRefused) {
 }
 
 TEST_F(WhyRpcTest, WhatRequestsHadInCommonIsListedAsATree) {
-  const uint32_t block = identity_.block_tokens();
+  const uint32_t block = identity_.block_tokens;
   const Tokens common = SomeTokens(1, 2 * block);
   for (const uint32_t seed : {2u, 3u}) {
     Tokens tokens = common;
