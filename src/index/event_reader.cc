@@ -6,8 +6,8 @@
 
 namespace prefixd::index {
 
-EventReader::EventReader(PrefixIndex* index, block::EventQuery query)
-    : index_(index), query_(std::move(query)) {
+EventReader::EventReader(PrefixIndex* index, block::EventQuery query, uint32_t at_once)
+    : index_(index), query_(std::move(query)), at_once_(at_once) {
   at_ = index_->RecordEvents();
 }
 
@@ -20,7 +20,7 @@ void EventReader::BeginSnapshot(block::EventBatch* batch) {
 }
 
 void EventReader::AddBlocks(block::EventBatch* batch) {
-  const size_t count = std::min<size_t>(kAtOnce, left_.size());
+  const size_t count = std::min<size_t>(at_once_, left_.size());
   std::vector<uint64_t> piece(left_.end() - static_cast<std::ptrdiff_t>(count), left_.end());
   std::ranges::reverse(piece);
   StoredRead read = index_->ReadStored(piece, query_.with_tokens);
@@ -41,11 +41,11 @@ block::EventBatch EventReader::Next() {
       BeginSnapshot(&batch);
     }
   }
-  std::optional<EventsRead> read = index_->ReadEvents(at_, kAtOnce, query_);
+  std::optional<EventsRead> read = index_->ReadEvents(at_, at_once_, query_);
   if (!read.has_value()) {
     BeginSnapshot(&batch);
     const EventsRead none{.events = {}, .last = at_};
-    read = index_->ReadEvents(at_, kAtOnce, query_).value_or(none);
+    read = index_->ReadEvents(at_, at_once_, query_).value_or(none);
   }
   at_ = read->last;
   batch.sequence = at_;

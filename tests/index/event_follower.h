@@ -28,13 +28,15 @@ inline Told ToldOf(const block::StoredBlock& block) {
 
 class EventFollower {
  public:
+  // Reads so few blocks and events at once that much changes while a snapshot comes.
+  static constexpr uint32_t kAtOnce = 7;
   explicit EventFollower(PrefixIndex* index) : index_(index) {}
 
   // Begins to listen, again if it did. `resume`: goes on where it stood, if that was whole.
   void Connect(bool resume) {
     block::EventQuery query{.space = {}, .with_tokens = true, .after = {}};
     if (resume && whole_) query.after = sequence_;
-    reader_ = std::make_unique<EventReader>(index_, query);
+    reader_ = std::make_unique<EventReader>(index_, query, kAtOnce);
     first_ = true;
   }
   void Disconnect() { reader_.reset(); }
@@ -64,6 +66,7 @@ class EventFollower {
 
   const ToldBlocks& blocks() const { return blocks_; }
   uint64_t sequence() const { return sequence_; }
+  bool whole() const { return whole_; }
   uint64_t snapshots() const { return snapshots_; }
   uint64_t resumed() const { return resumed_; }
   uint64_t events(block::EventKind kind) const {

@@ -66,7 +66,23 @@ class EventsOracleTest : public OracleSteps {
     }
   }
 
+  // Notes what is stored now, which is the state as of the last event.
+  void NoteState() {
+    states_[index_.LastEvent()] = DumpOf(index_);
+    if (states_.size() > kKept) states_.erase(states_.begin());
+  }
+  // A follower that is told that what it has is whole has what was stored at that event.
+  void CompareWithItsSequence() {
+    const auto state = states_.find(follower_.sequence());
+    if (!follower_.whole() || state == states_.end()) return;
+    ++compared_with_past_;
+    ASSERT_TRUE(follower_.blocks() == state->second)
+        << "at event " << follower_.sequence() << " of " << index_.LastEvent();
+  }
+
   EventFollower follower_{&index_};
+  std::map<uint64_t, ToldBlocks> states_;  // by sequence
+  uint64_t compared_with_past_ = 0;
 };
 
 // PREFIXD_EVENT_DISCONNECTS sets how many.
@@ -83,7 +99,12 @@ TEST_P(EventsOracleTest, S5AnIndexBuiltFromEventsIsTheTreeOverTenThousandRandomD
       if (OneIn(OneIn(8) ? 200 : 8)) follower_.Connect(!OneIn(4));
       continue;
     }
-    if (OneIn(2)) follower_.ReadOne();
+    if (OneIn(2)) NoteState();
+    if (OneIn(2)) {
+      follower_.ReadOne();
+      CompareWithItsSequence();
+      if (HasFatalFailure()) FAIL() << "after " << disconnects << " disconnects";
+    }
     if (follower_.up_to_date() && OneIn(3)) {
       ++compared;
       Compare();
@@ -97,6 +118,7 @@ TEST_P(EventsOracleTest, S5AnIndexBuiltFromEventsIsTheTreeOverTenThousandRandomD
   follower_.ReadAll();
   Compare();
   EXPECT_GT(compared, static_cast<uint64_t>(most) / 50);
+  EXPECT_GT(compared_with_past_, static_cast<uint64_t>(most));
   EXPECT_GT(follower_.resumed(), static_cast<uint64_t>(most) / 4);
   EXPECT_GT(follower_.snapshots(), static_cast<uint64_t>(most) / 10);
   for (const auto kind : {block::EventKind::kStored, block::EventKind::kChanged,
