@@ -48,6 +48,8 @@ Wanted WantedOf(const Host& host, const DaemonView& daemon) {
     wanted.direct_io = SettingOf(*daemon.config, "direct-io") != "off";
     const auto floor = base::ParseSize(SettingOf(*daemon.config, "ssd-floor"));
     if (floor.ok()) wanted.floor_bytes = floor->bytes;
+    const auto rate = base::ParseSize(SettingOf(*daemon.config, "ssd-write-rate"));
+    if (rate.ok()) wanted.write_rate = rate->bytes;
   }
   if (daemon.stats.ok()) {
     wanted.ram_bytes = daemon.stats->ram_budget_bytes();
@@ -169,7 +171,7 @@ int Rank(const Finding& finding) {
 
 }  // namespace
 
-std::vector<Finding> Examine(const Host& host, const DaemonView& daemon) {
+std::vector<Finding> Examine(const Host& host, const DaemonView& daemon, bool disk) {
   const Wanted wanted = WantedOf(host, daemon);
   std::vector<Finding> findings = {Reached(host, daemon)};
   const auto add = [&](std::vector<Finding> more) {
@@ -180,6 +182,7 @@ std::vector<Finding> Examine(const Host& host, const DaemonView& daemon) {
   add(ExamineSocket(host, wanted));
   add(ExamineMemory(host, wanted));
   add(ExamineDisk(host, wanted));
+  if (disk) add(ExamineDiskSpeed(host, wanted));
   add(ExamineSystem(host, wanted));
   std::ranges::stable_sort(findings, [](const Finding& a, const Finding& b) {
     return Rank(a) != Rank(b) ? Rank(a) < Rank(b) : a.worth > b.worth;

@@ -1,8 +1,8 @@
 // prefixctl doctor: looks at the host, the settings and the daemon, and says what to change, what
 // is worth most first.
 //
-// Reads files, makes and removes one file of 4 KiB in the store's folder to try O_DIRECT, and
-// changes nothing else. Not for concurrent use.
+// Reads files, makes and removes one file of 4 KiB in the store's folder to try O_DIRECT (with
+// --disk one of 128 MiB), and changes nothing else. Not for concurrent use.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -63,16 +63,20 @@ struct Wanted {
   uint64_t ram_bytes = 0, ssd_bytes = 0;  // 0 = not known
   uint64_t arena_bytes = 0;               // what the budget gives the arena; 0 = not known
   uint64_t floor_bytes = 0;
+  uint64_t write_rate = 0;  // bytes a second that the settings allow; 0 = no number is set
   bool direct_io = true;
   uint64_t pid = 0;  // of prefixd; 0 = not known
 };
 std::vector<Finding> ExamineMemory(const Host& host, const Wanted& wanted);
 std::vector<Finding> ExamineDisk(const Host& host, const Wanted& wanted);
+// Writes 128 MiB in the SSD tier's folder, reads them back and removes them.
+std::vector<Finding> ExamineDiskSpeed(const Host& host, const Wanted& wanted);
 std::vector<Finding> ExamineSystem(const Host& host, const Wanted& wanted);
 std::vector<Finding> ExamineSocket(const Host& host, const Wanted& wanted);
 
-// Returns every check, what is worth most to change first, then what is fine.
-std::vector<Finding> Examine(const Host& host, const DaemonView& daemon);
+// Returns every check, what is worth most to change first, then what is fine. `disk`: the disk's
+// speed is measured too.
+std::vector<Finding> Examine(const Host& host, const DaemonView& daemon, bool disk = false);
 
 // Returns true if something is wrong.
 bool AnyWrong(const std::vector<Finding>& findings);

@@ -85,6 +85,7 @@ struct Options {
   bool all = false;                  // clear
   bool yes = false;                  // clear
   bool purge = false;                // clear
+  bool disk = false;                 // doctor: measure the disk
   uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
   PlanRequest plan;                  // plan
   TopRequest top;                    // top

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -16,6 +17,8 @@
 namespace prefixd::cli {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -64,13 +67,14 @@ class DoctorTest : public ::testing::Test {
     session->set_attached(true);
     session->set_library(library);
   }
-  std::vector<Finding> Findings() const {
-    return Examine(host_, {.address = "unix:///run/prefixd/prefixd.sock",
-                           .config = config_,
-                           .stats = stats_,
-                           .sessions = sessions_,
-                           .own_version = kVersion});
+  DaemonView View() const {
+    return {.address = "unix:///run/prefixd/prefixd.sock",
+            .config = config_,
+            .stats = stats_,
+            .sessions = sessions_,
+            .own_version = kVersion};
   }
+  std::vector<Finding> Findings() const { return Examine(host_, View()); }
   Finding Find(const std::string& name) const {
     for (const Finding& finding : Findings()) {
       if (finding.name == name) return finding;
@@ -208,6 +212,25 @@ TEST_F(DoctorTest, EnginesOfWorkersAreCountedAndLibrariesOfAnotherVersionNamed) 
   EXPECT_EQ(other.verdict, Verdict::kBetter);
   EXPECT_THAT(other.found, HasSubstr("1 of prefixd-cpp/0.0.9 (mlx-lm 0.32.2)?"));
   EXPECT_THAT(other.change, HasSubstr("prefixd is 0.1.0: install the same client library"));
+}
+
+TEST_F(DoctorTest, TheDiskIsMeasuredOnDemandAndNothingIsLeftOnIt) {
+  const auto measured = [this]() -> Finding {
+    const std::vector<Finding> findings = Examine(host_, View(), /*disk=*/true);
+    const auto found = std::ranges::find(findings, "disk speed", &Finding::name);
+    return found == findings.end() ? Finding{} : *found;
+  };
+  const std::filesystem::path folder = host_.root + "/var/lib/prefixd";
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(measured().verdict, Verdict::kUnknown);
+  std::filesystem::create_directories(folder);
+  EXPECT_THAT(measured().found, AllOf(HasSubstr("writes "), HasSubstr("/s and reads ")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  Set("ssd-write-rate", "900TiB");
+  EXPECT_EQ(measured().verdict, Verdict::kBetter);
+  EXPECT_THAT(measured().change, AnyOf(HasSubstr("900.0 TiB/s is more than it takes"),
+                                       HasSubstr("put --directory on a faster disk")));
+  for (const Finding& finding : Findings()) EXPECT_NE(finding.name, "disk speed");
 }
 
 TEST_F(DoctorTest, WithoutADaemonTheDefaultsAreLookedAt) {
