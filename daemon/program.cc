@@ -283,15 +283,17 @@ absl::Status Program::PublishEvents() {
 
 absl::Status Program::ListenForMetrics() {
   if (config_.metrics.empty() || metrics_ != nullptr) return absl::OkStatus();
-  PREFIXD_ASSIGN_OR_RETURN(metrics_, MetricsEndpoint::Start(
-                                         config_.metrics,
-                                         config_.page ? std::make_unique<Page>() : nullptr));
+  PREFIXD_ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsEndpoint::Start(config_.metrics, config_.page ? std::make_unique<Page>() : nullptr));
   PREFIXD_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(config_.metrics));
   address.port = metrics_->port();
   spdlog::info("metrics: http://{}/metrics", ToString(address));
   if (config_.page) spdlog::info("page: http://{}/page/", ToString(address));
   if (!address.loopback)
     spdlog::warn("metrics: other machines can read them; they name models and tenants");
+  if (!address.loopback && config_.page)
+    spdlog::warn("page: other machines can read it; it names workers, requests and paths");
   return absl::OkStatus();
 }
 

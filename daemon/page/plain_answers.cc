@@ -95,11 +95,11 @@ PlainAnswer ClearIsSafe(const block::Stats& stats) {
   if (stats.leases == 0) {
     return {kQuestion, absl::StrCat("Yes: nobody is reading. ", cost), "good"};
   }
-  return {
-      kQuestion,
-      absl::StrCat("Yes: ", CountOf(stats.leases, "lease"), " read ",
-                   base::FormatBytes(stats.leased_bytes), ", and may read them to the end. ", cost),
-      "note"};
+  return {kQuestion,
+          absl::StrCat(
+              "Yes: ", CountOf(stats.leases, "lease"), stats.leases == 1 ? " reads " : " read ",
+              base::FormatBytes(stats.leased_bytes), ", and may read them to the end. ", cost),
+          "note"};
 }
 
 PlainAnswer Survives(const block::Stats& stats, const cache::ArenaPlace& arena) {

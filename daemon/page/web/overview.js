@@ -1,11 +1,10 @@
 // What prefixctl top shows, drawn live.
 import { byId, make, setRows, setText } from './dom.js';
-import { bar, flow, hitRate, rateChart, rateWords, recent } from './draw.js';
+import { bar, hitRate, rateChart, rateWords, recent } from './draw.js';
 import { bytes, count, percent, plural, seconds, share } from './text.js';
 
 const LEVELS = { good: 'Good', note: 'Note', warning: 'Warning' };
 const rateText = (rate) => (rate === null ? '–' : percent(rate));
-const zero = { uptime_s: 0, requested: 0, ram: 0, ssd: 0, far: 0, used: 0, evicted: 0, ssd_read: 0, ssd_written: 0, seconds_saved: 0 };
 
 function perSecond(value, counted) {
   return counted.seconds > 0 ? value / counted.seconds : 0;
@@ -38,9 +37,8 @@ function drawTroubles(troubles) {
 
 export function drawRate(state, points) {
   const window = Number(byId('window').value);
-  const now = points.length > 1 ? flow(points[points.length - 2], points[points.length - 1]) : zero;
   setRows(byId('rate-figures'), [
-    ['now', rateText(hitRate(now))],
+    ['now', rateText(hitRate(recent(points, 10)))],
     ['last minute', rateText(hitRate(recent(points, 60)))],
     ['since start', rateText(hitRate(state.totals))],
   ]);
