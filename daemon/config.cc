@@ -193,8 +193,8 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
           return variable == VariableName(rule.name);
         });
     // The others belong to prefixctl and to the Python package.
-    constexpr std::array kOthers = {"PREFIXD_CONFIG", "PREFIXD_SERVER", "PREFIXD_ADMIN",
-                                    "PREFIXD_SALT", "PREFIXD_LIBRARY"};
+    constexpr std::array kOthers = {"PREFIXD_CONFIG", "PREFIXD_SERVER",  "PREFIXD_ADMIN",
+                                    "PREFIXD_SALT",   "PREFIXD_LIBRARY", "PREFIXD_TLS_CA"};
     const bool other = std::ranges::find(kOthers, name) != kOthers.end();
     if (name.starts_with("PREFIXD_") && !other && !known) unknown.push_back(name + Hint(name));
   }
@@ -214,13 +214,20 @@ absl::Status CheckTogether(const Config& config) {
     return absl::InvalidArgumentError(
         "page: it is served on the address of the metrics: give one, --metrics 127.0.0.1:9464 say");
   }
+  if (config.tls_certificate.empty() != config.tls_key.empty()) {
+    return absl::InvalidArgumentError("tls-certificate and tls-key are given together");
+  }
+  if (config.tls_certificate.empty() && !config.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError("tls-client-ca: wants tls-certificate and tls-key too");
+  }
+  if (!config.tls_certificate.empty()) return absl::OkStatus();
   if (config.listen.empty() || config.insecure) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
   if (address.loopback) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("listen: ", config.listen,
-                   " is reachable from other machines and the connection is not encrypted; "
-                   "use a loopback address, or say --insecure"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "listen: ", config.listen,
+      " is reachable from other machines and the connection is not encrypted; "
+      "use a loopback address, give --tls-certificate and --tls-key, or say --insecure"));
 }
 
 }  // namespace

@@ -56,8 +56,10 @@ struct Config {
   std::string events_topic;  // of what is published
   uint32_t events_kept = 0;  // of the last events, for who follows them
   std::string token_file;    // path, "auto" resolved; TCP callers must send its token
-  std::string directory;     // path of the SSD tier, "auto" resolved
-  std::string arena;         // path of the arena file, "auto" resolved; empty = private memory
+  std::string tls_certificate, tls_key, tls_client_ca;  // paths; empty = none
+  std::string access, audit_log;                        // paths; empty = none
+  std::string directory;                                // path of the SSD tier, "auto" resolved
+  std::string arena;  // path of the arena file, "auto" resolved; empty = private memory
   bool insecure = false;
   base::Size ram;
   SsdMode ssd_mode = SsdMode::kAuto;

@@ -292,7 +292,33 @@ std::weak_ptr<LogSink>& OwnSink() {
   return sink;
 }
 
+struct TlsWatcher {
+  base::Mutex mutex;
+  std::function<void(const std::string&)> tell PREFIXD_GUARDED_BY(mutex);
+};
+
+TlsWatcher& OwnTlsWatcher() {
+  static TlsWatcher* const watcher = new TlsWatcher;  // gRPC's threads may outlive main
+  return *watcher;
+}
+
+// Returns true if gRPC's `message` was of a handshake that failed, and somebody was told.
+bool TellTlsRefusal(const char* message) {
+  const std::string text = message;
+  if (text.find("Handshake failed") == std::string::npos) return false;
+  TlsWatcher& watcher = OwnTlsWatcher();
+  base::MutexLock lock(watcher.mutex);
+  if (watcher.tell) watcher.tell(text);
+  return watcher.tell != nullptr;
+}
+
 }  // namespace
+
+void WatchTlsRefusals(std::function<void(const std::string&)> tell) {
+  TlsWatcher& watcher = OwnTlsWatcher();
+  base::MutexLock lock(watcher.mutex);
+  watcher.tell = std::move(tell);
+}
 
 void StartLog(const std::string& level) {
   auto sink = std::make_shared<LogSink>(STDERR_FILENO, LogLimits(), ::isatty(STDERR_FILENO) == 1);
@@ -307,6 +333,7 @@ void StartLog(const std::string& level) {
       });
   // gRPC would write to stderr itself, and wait for whoever reads it.
   ::gpr_set_log_function([](gpr_log_func_args* args) {
+    if (TellTlsRefusal(args->message)) return;
     spdlog::log(
         args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug,
         "grpc: {}", args->message);

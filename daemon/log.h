@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -67,5 +68,9 @@ LogLoss LostOfLog();
 // Writes a line to stderr at the end of a process. Waits for the log, and then for stderr's reader,
 // a second each at most.
 void LastWords(const std::string& line);
+
+// Calls `tell` for each TLS handshake that fails, with gRPC's words, instead of logging them; it must
+// not wait. nullptr: logs them again. When this returns, no call of what was given before runs.
+void WatchTlsRefusals(std::function<void(const std::string& why)> tell);
 
 }  // namespace prefixd::daemon

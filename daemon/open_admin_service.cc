@@ -6,7 +6,7 @@ namespace prefixd::daemon {
 
 OpenAdminService::Reactor* OpenAdminService::GetStats(Context* context, const Message* request,
                                                       Message* reply) {
-  if (const grpc::Status status = CheckToken(token_, *context); !status.ok())
+  if (const grpc::Status status = gate_->Check(*context, "Admin.GetStats"); !status.ok())
     return Answer(context, status);
   return dispatch_->Serve<v1::GetStatsRequest, v1::GetStatsReply>(
       context, {"rpc.get_stats"}, request, reply, [this](auto* call) {
@@ -19,7 +19,7 @@ OpenAdminService::Reactor* OpenAdminService::GetStats(Context* context, const Me
 
 OpenAdminService::Reactor* OpenAdminService::GetConfig(Context* context, const Message* request,
                                                        Message* reply) {
-  if (const grpc::Status status = CheckToken(token_, *context); !status.ok())
+  if (const grpc::Status status = gate_->Check(*context, "Admin.GetConfig"); !status.ok())
     return Answer(context, status);
   return dispatch_->Serve<v1::GetConfigRequest, v1::GetConfigReply>(
       context, {"rpc.get_config"}, request, reply, [this](auto* call) {
@@ -50,7 +50,7 @@ OpenAdminService::Reactor* OpenAdminService::Refuse(Context* context, const char
 }
 
 grpc::Status OpenAdminService::RefusalOf(const Context& context, const char* verb) const {
-  grpc::Status status = CheckToken(token_, context);
+  grpc::Status status = gate_->Check(context, verb);
   if (status.ok()) {
     status = {
         grpc::StatusCode::PERMISSION_DENIED,

@@ -7,17 +7,16 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "daemon/access/gate.h"
 #include "daemon/admin_service.h"
-#include "daemon/token.h"
 #include "prefixd/v1/admin.grpc.pb.h"
 
 namespace prefixd::daemon {
 
 namespace internal {
 using Admin = v1::Admin;
-using Told =
-    Admin::WithRawCallbackMethod_GetStats<Admin::WithRawCallbackMethod_GetConfig<
-        Admin::WithRawCallbackMethod_WatchEvents<Admin::Service>>>;
+using Told = Admin::WithRawCallbackMethod_GetStats<Admin::WithRawCallbackMethod_GetConfig<
+    Admin::WithRawCallbackMethod_WatchEvents<Admin::Service>>>;
 using Lists = Admin::WithRawCallbackMethod_ListSpaces<Admin::WithRawCallbackMethod_ListSessions<
     Admin::WithRawCallbackMethod_ListLeases<Admin::WithRawCallbackMethod_ListPins<
         Admin::WithRawCallbackMethod_ListPrefixes<Admin::WithRawCallbackMethod_Why<Told>>>>>>;
@@ -33,11 +32,10 @@ class OpenAdminService final : public internal::AllOfAdmin {
   using Context = grpc::CallbackServerContext;
   using Message = grpc::ByteBuffer;
 
-  // `admin`, `dispatch` and `token` must outlive this. `token`: null if the connection needs none.
+  // `admin`, `dispatch` and `gate` must outlive this.
   // `admin_socket`: where the rest is served, for the refusals; empty = nowhere.
-  OpenAdminService(AdminService* admin, Dispatch* dispatch, const Token* token,
-                   std::string admin_socket)
-      : admin_(admin), dispatch_(dispatch), token_(token), admin_socket_(std::move(admin_socket)) {}
+  OpenAdminService(AdminService* admin, Dispatch* dispatch, Gate* gate, std::string admin_socket)
+      : admin_(admin), dispatch_(dispatch), gate_(gate), admin_socket_(std::move(admin_socket)) {}
 
   // Leaves out the spaces: not everybody may know which models there are, and how much of each.
   Reactor* GetStats(Context* context, const Message* request, Message* reply) override;
@@ -88,7 +86,7 @@ class OpenAdminService final : public internal::AllOfAdmin {
 
   AdminService* const admin_;
   Dispatch* const dispatch_;
-  const Token* const token_;
+  Gate* const gate_;
   const std::string admin_socket_;
 };
 

@@ -8,7 +8,6 @@
 #include "block/space_identity.h"
 #include "daemon/call.h"
 #include "daemon/fetch_stream.h"
-#include "daemon/listen_address.h"
 #include "daemon/put_stream.h"
 #include "daemon/request_log.h"
 #include "daemon/unix_listener.h"
@@ -75,8 +74,9 @@ void LogNotShared(block::SessionName session, const block::NotShared& note) {
 
 }  // namespace
 
-Sessions::Reactor* PrefixCacheService::Attach(Context* context, const Message* request) {
-  return sessions_->Attach(*request, context->peer());
+Sessions::Reactor* PrefixCacheService::AttachIn(std::shared_ptr<void> seat, Context* context,
+                                                const Message* request) {
+  return sessions_->Attach(*request, context->peer(), std::move(seat), gate_->has_tenants());
 }
 
 PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context, const Message* request,
@@ -94,7 +94,7 @@ PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context, con
 absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request,
                                              const Context& context, v1::OpenSpaceReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(block::SpaceIdentity identity, wire::FromProto(request.identity()));
-  identity.tenant = TenantOf(AddressOf(context.peer()));
+  identity.tenant = gate_->TenantOf(context);
   PREFIXD_ASSIGN_OR_RETURN(cache::OpenedSpace opened,
                            cache_->OpenSpace({request.session()}, std::move(identity)));
   reply->set_epoch(cache_->epoch());

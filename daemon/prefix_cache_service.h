@@ -4,12 +4,14 @@
 // it would do so before anybody has looked at its size, and on the threads that serve everybody.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "grpcpp/grpcpp.h"
 
 #include "cache/cache.h"
+#include "daemon/access/gate.h"
 #include "daemon/dispatch.h"
 #include "daemon/sessions.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
@@ -35,14 +37,18 @@ class PrefixCacheService final : public internal::Everything {
   using Context = grpc::CallbackServerContext;
   using Message = grpc::ByteBuffer;
 
-  // `cache`, `sessions` and `dispatch` must outlive this.
+  // `cache`, `sessions`, `dispatch` and `gate` must outlive this.
   // Lookups and commits that take longer than `slow` are warned of, beside what they waited for
   // another worker; 0: none.
-  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch,
+  PrefixCacheService(cache::Cache* cache, Sessions* sessions, Dispatch* dispatch, Gate* gate,
                      std::chrono::microseconds slow)
-      : cache_(cache), sessions_(sessions), dispatch_(dispatch), slow_(slow) {}
+      : cache_(cache), sessions_(sessions), dispatch_(dispatch), gate_(gate), slow_(slow) {}
 
-  Sessions::Reactor* Attach(Context* context, const Message* request) override;
+  Sessions::Reactor* Attach(Context* context, const Message* request) override {
+    return AttachIn(nullptr, context, request);
+  }
+  // The same; the session keeps `seat` as long as it lives.
+  Sessions::Reactor* AttachIn(std::shared_ptr<void> seat, Context* context, const Message* request);
   Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
   Reactor* NotShared(Context* context, const Message* request, Message* reply) override;
   Reactor* Match(Context* context, const Message* request, Message* reply) override;
@@ -98,6 +104,7 @@ class PrefixCacheService final : public internal::Everything {
   cache::Cache* const cache_;
   Sessions* const sessions_;
   Dispatch* const dispatch_;
+  Gate* const gate_;
   const std::chrono::microseconds slow_;
 };
 

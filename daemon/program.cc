@@ -228,7 +228,7 @@ absl::Status Program::Open() {
     }
   }
   std::optional<Token> token;
-  if (!config_.listen.empty()) {
+  if (!config_.listen.empty() && config_.access.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(token, LoadToken(config_.token_file));
   }
   const ServerOptions options{.socket = config_.socket,
@@ -236,6 +236,11 @@ absl::Status Program::Open() {
                               .admin_group = config_.admin_group,
                               .listen = config_.listen,
                               .token = token,
+                              .tls = {.certificate = config_.tls_certificate,
+                                      .key = config_.tls_key,
+                                      .client_ca = config_.tls_client_ca},
+                              .access_file = config_.access,
+                              .audit_log = config_.audit_log,
                               .threads = config_.threads,
                               .max_sessions = config_.max_sessions,
                               .token_message_bytes = wire::TokenMessageBytes(budgets.ram_bytes),
@@ -316,8 +321,14 @@ void Program::LogStart(std::chrono::steady_clock::time_point start) const {
   }
   if (!config_.admin_socket.empty()) spdlog::info("admin socket: {}", config_.admin_socket);
   if (server_->port() != 0) {
-    spdlog::info("tcp: listening on {} port {}{}, for callers with the token of {}", config_.listen,
-                 server_->port(), config_.insecure ? ", unencrypted" : "", config_.token_file);
+    const char* const tls = !config_.tls_client_ca.empty()     ? ", TLS with client certificates"
+                            : !config_.tls_certificate.empty() ? ", TLS"
+                            : config_.insecure                 ? ", unencrypted"
+                                                               : "";
+    spdlog::info("tcp: listening on {} port {}{}, for callers {} {}", config_.listen,
+                 server_->port(), tls,
+                 config_.access.empty() ? "with the token of" : "that are named in",
+                 config_.access.empty() ? config_.token_file : config_.access);
   }
   spdlog::info("listening on {}", config_.socket);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

@@ -20,10 +20,14 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "daemon/access/admin_door.h"
+#include "daemon/access/audit.h"
+#include "daemon/access/gate.h"
 #include "daemon/admin_service.h"
 #include "daemon/dispatch.h"
 #include "daemon/fd_socket.h"
 #include "daemon/inbound.h"
+#include "daemon/log.h"
 #include "daemon/open_admin_service.h"
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
@@ -63,11 +67,12 @@ class GrpcServer final : public Server {
         dispatch_(cache, options.threads, options.token_message_bytes, options.streams),
         sessions_(cache, options.version, std::filesystem::path(fd_path_).filename(),
                   static_cast<size_t>(options.max_sessions)),
-        prefix_cache_(cache, &sessions_, &dispatch_, options.slow_request),
+        gate_(cache, options.token, options.access_file),
+        prefix_cache_(cache, &sessions_, &dispatch_, &gate_, options.slow_request),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings),
-        open_admin_(&admin_, &dispatch_, nullptr, options.admin_socket),
-        tcp_admin_(&admin_, &dispatch_, token(), options.admin_socket),
-        tcp_prefix_cache_(&prefix_cache_, token()),
+        open_admin_(&admin_, &dispatch_, &gate_, options.admin_socket),
+        admin_door_(&admin_, cache, &dispatch_, &gate_),
+        door_(&prefix_cache_, &gate_),
         inbound_(std::max(PartOfMessages(options), options.token_message_bytes + kStreamBytes),
                  [cache](const std::string& why) {
                    cache->Count("connections.cut");
@@ -80,6 +85,8 @@ class GrpcServer final : public Server {
 
   // Opens the admin socket first: whoever waits for the workers' socket finds both.
   absl::Status Listen(ServerClaims claims) {
+    PREFIXD_RETURN_IF_ERROR(gate_.Open());
+    PREFIXD_ASSIGN_OR_RETURN(audit_, AuditLog::Open(options_.audit_log));
     PREFIXD_RETURN_IF_ERROR(ListenForPeople(std::move(claims.admin_socket)));
     PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
     PREFIXD_RETURN_IF_ERROR(ListenForWorkers(std::move(claims.socket)));
@@ -117,10 +124,13 @@ class GrpcServer final : public Server {
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
     for (const auto& server : servers_) server->Shutdown(end);
     for (const auto& server : servers_) server->Wait();
+    if (tls_ != nullptr) WatchTlsRefusals(nullptr);
   }
 
  private:
-  const Token* token() const { return options_.token.has_value() ? &*options_.token : nullptr; }
+  // Registers what workers call, and has calls of Admin written down.
+  void ServeWorkers(bool tcp, grpc::ServerBuilder* builder);
+  void Audit(bool raw, grpc::ServerBuilder* builder);
   // Tells who asks gRPC's health check.
   void SayServing(const std::string& service, bool serving) {
     for (const auto& server : servers_) {
@@ -137,10 +147,14 @@ class GrpcServer final : public Server {
   std::unique_ptr<FdSocket> fd_socket_;
   Dispatch dispatch_;
   Sessions sessions_;
+  Gate gate_;
+  std::shared_ptr<AuditLog> audit_;
   PrefixCacheService prefix_cache_;
   AdminService admin_;
-  OpenAdminService open_admin_, tcp_admin_;
-  TokenDoor tcp_prefix_cache_;
+  OpenAdminService open_admin_;  // without an access file
+  AdminDoor admin_door_;         // with one
+  TokenDoor door_;
+  std::shared_ptr<grpc::ServerCredentials> tls_;  // used by the server on TCP until it ends
   // Quotas of their own: people get through while workers send too much, and workers of this host
   // while those on TCP do, whose connections gRPC accepts itself.
   grpc::ResourceQuota tcp_messages_{"prefixd tcp"}, admin_messages_{"prefixd admin"};
@@ -180,6 +194,20 @@ absl::Status CannotListen(const std::string& where) {
       absl::StrCat("server: cannot listen on ", where, ": in use, or not allowed"));
 }
 
+void GrpcServer::Audit(bool raw, grpc::ServerBuilder* builder) {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(Auditing(&gate_, audit_, raw));
+  builder->experimental().SetInterceptorCreators(std::move(factories));
+}
+
+void GrpcServer::ServeWorkers(bool tcp, grpc::ServerBuilder* builder) {
+  const bool gated = tcp || gate_.has_file();
+  builder->RegisterService(gated ? static_cast<grpc::Service*>(&door_) : &prefix_cache_);
+  builder->RegisterService(gate_.has_file() ? static_cast<grpc::Service*>(&admin_door_)
+                                            : &open_admin_);
+  Audit(!gate_.has_file(), builder);
+}
+
 absl::Status GrpcServer::ListenForWorkers(std::optional<SocketGuard> claim) {
   if (options_.socket.empty()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket, {}, std::move(claim)));
@@ -192,8 +220,7 @@ absl::Status GrpcServer::ListenForWorkers(std::optional<SocketGuard> claim) {
   }
   grpc::ServerBuilder builder;
   Configure(options_.token_message_bytes, &builder);
-  builder.RegisterService(&prefix_cache_);
-  builder.RegisterService(&open_admin_);
+  ServeWorkers(false, &builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return CannotListen(options_.socket);
   servers_.push_back(std::move(server));
@@ -217,6 +244,7 @@ absl::Status GrpcServer::ListenForPeople(std::optional<SocketGuard> claim) {
   Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(admin_messages_);
   builder.RegisterService(&admin_);
+  Audit(false, &builder);
   servers_.push_back(builder.BuildAndStart());
   if (servers_.back() == nullptr) {
     servers_.pop_back();
@@ -229,16 +257,20 @@ absl::Status GrpcServer::ListenForPeople(std::optional<SocketGuard> claim) {
 
 absl::Status GrpcServer::ListenOnTcp() {
   if (options_.listen.empty()) return absl::OkStatus();
-  if (token() == nullptr) {
+  if (!options_.token.has_value() && !gate_.has_file()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "server: ", options_.listen, " wants a token: any user of this host connects"));
   }
   grpc::ServerBuilder builder;
   Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(tcp_messages_);
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
-  builder.RegisterService(&tcp_prefix_cache_);
-  builder.RegisterService(&tcp_admin_);
+  if (!options_.tls.certificate.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(tls_, MakeTls(options_.tls));
+    WatchTlsRefusals([this](const std::string& why) { gate_.NoteTlsRefusal(why); });
+  }
+  builder.AddListeningPort(options_.listen,
+                           tls_ != nullptr ? tls_ : grpc::InsecureServerCredentials(), &port_);
+  ServeWorkers(true, &builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port_ == 0) return CannotListen(options_.listen);
   servers_.push_back(std::move(server));

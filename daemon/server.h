@@ -17,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/socket_guard.h"
 #include "daemon/stream_limit.h"
+#include "daemon/tls.h"
 #include "daemon/token.h"
 #include "wire/limits.h"
 
@@ -29,6 +30,9 @@ struct ServerOptions {
   std::optional<gid_t> admin_group = {};
   std::string listen;               // host:port, checked by LoadConfig; empty = none; port 0 = any
   std::optional<Token> token = {};  // what callers on TCP must send; without it there is no TCP
+  TlsFiles tls = {};                // of TCP
+  std::string access_file = {};     // path; empty = none (access/gate.h)
+  std::string audit_log = {};       // path; empty = the log only
   int threads = 64;                 // of one session: waiting calls of a kind, or streams of pages
   StreamPatience streams = {};
   int max_sessions = 512;
@@ -52,7 +56,8 @@ class Server {
  public:
   // `cache` must outlive the server. FailedPrecondition: a path or port that is in use or cannot be
   // made, a group that the daemon cannot give its socket to. InvalidArgument: a path longer than a
-  // unix socket's may be, TCP without a token.
+  // unix socket's may be, TCP without a token,
+  // an access file that cannot be used.
   static absl::StatusOr<std::unique_ptr<Server>> Start(cache::Cache* cache,
                                                        const ServerOptions& options,
                                                        ServerClaims claims = {});

@@ -119,11 +119,13 @@ class Sessions::Outbox {
 // Has no session until Begin, which is called once.
 class Sessions::Stream final : public Sessions::Reactor {
  public:
+  // Among all sessions, and among those of its principal (null: not counted).
+  using Seats = std::pair<Shares::Share, std::shared_ptr<void>>;
   // `why_no_arena`: empty for a worker that may have it.
   Stream(Sessions* sessions, const v1::AttachRequest& request, std::string why_no_arena,
-         Shares::Share seat, const std::optional<base::Peer>& peer)
+         Seats seats, const std::optional<base::Peer>& peer)
       : sessions_(sessions),
-        seat_(std::move(seat)),
+        seats_(std::move(seats)),
         worker_(absl::CHexEscape(request.worker())),
         wanted_arena_(request.wants_arena()),
         why_no_arena_(std::move(why_no_arena)),
@@ -223,7 +225,7 @@ class Sessions::Stream final : public Sessions::Reactor {
   }
 
   Sessions* const sessions_;
-  const Shares::Share seat_;
+  const Seats seats_;
   const std::string worker_;
   const bool wanted_arena_;
   const std::string why_no_arena_;
@@ -236,8 +238,10 @@ class Sessions::Stream final : public Sessions::Reactor {
   bool gone_ PREFIXD_GUARDED_BY(mutex_) = false;
 };
 
-std::string Sessions::WhyNoArena(const v1::AttachRequest& request, bool on_this_host) const {
+std::string Sessions::WhyNoArena(const v1::AttachRequest& request, bool on_this_host,
+                                 bool has_tenants) const {
   if (!on_this_host) return "only a worker on the unix socket may map the arena";
+  if (has_tenants) return "the access file names several tenants, and the arena shows all pages";
   if (request.arena_version() != block::kArenaVersion) {
     return absl::StrCat("the worker knows arena version ", request.arena_version(),
                         ", this daemon's is ", block::kArenaVersion);
@@ -256,7 +260,8 @@ absl::StatusOr<Shares::Share> Sessions::TakeSeat(const std::string& owner) {
                    " (--max-sessions), and of ", owner, " never more than it leaves to others"));
 }
 
-Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::string& peer) {
+Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::string& peer,
+                                    std::shared_ptr<void> own_seat, bool has_tenants) {
   Call call(cache_, "rpc.attach");
   v1::AttachRequest request;
   absl::Status status = ReadSmall(message, &request);
@@ -268,8 +273,8 @@ Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::
   const std::optional<base::Peer> process = UnixPeer(peer);
   absl::StatusOr<Shares::Share> seat = TakeSeat(CallerOf(peer));
   if (!seat.ok()) return new Refusal(call.End(seat.status()));
-  auto* stream = new Stream(this, request, WhyNoArena(request, process.has_value()),
-                            *std::move(seat), process);
+  auto* stream = new Stream(this, request, WhyNoArena(request, process.has_value(), has_tenants),
+                            {*std::move(seat), std::move(own_seat)}, process);
   if (stream->resumes()) {
     beginnings_.Post([this, stream] { Begin(stream); });
   } else {

@@ -33,9 +33,10 @@ class Sessions {
 
   // Begins a session. `peer` is gRPC's name of the worker: only workers on a unix socket may have
   // the arena, and only the process that attaches gets its files. The reactor owns itself until its
-  // stream is done.
-  Reactor* Attach(const grpc::ByteBuffer& message, const std::string& peer)
-      PREFIXD_EXCLUDES(mutex_);
+  // stream is done, and keeps `seat` as long. `has_tenants`: workers that do not trust each other
+  // attach here, so none may have the arena.
+  Reactor* Attach(const grpc::ByteBuffer& message, const std::string& peer,
+                  std::shared_ptr<void> seat, bool has_tenants) PREFIXD_EXCLUDES(mutex_);
   // Ends an attached session as if its worker had gone; the worker hears ABORTED. When this returns
   // the cache has ended the session. Returns false if it has no stream, or its stream is ending.
   bool End(block::SessionName session) PREFIXD_EXCLUDES(mutex_);
@@ -49,7 +50,8 @@ class Sessions {
   class Outbox;
   class Stream;
   // Returns why a worker that wants the arena cannot have it; empty if it can.
-  std::string WhyNoArena(const v1::AttachRequest& request, bool on_this_host) const;
+  std::string WhyNoArena(const v1::AttachRequest& request, bool on_this_host,
+                         bool has_tenants) const;
   // Takes a place for a session. RESOURCE_EXHAUSTED if all are taken or `owner` has its share.
   absl::StatusOr<Shares::Share> TakeSeat(const std::string& owner);
   void Begin(Stream* stream) PREFIXD_EXCLUDES(mutex_);

@@ -132,6 +132,13 @@ absl::Status ApplyMetricsSpaces(const std::string& value, const Environment&, Co
   return absl::OkStatus();
 }
 
+template <std::string Config::*Field>
+absl::Status ApplyPath(const std::string& value, const Environment&, Config* config) {
+  if (value.empty()) return Wants(value, "off or a path");
+  config->*Field = value == "off" ? "" : value;
+  return absl::OkStatus();
+}
+
 absl::Status ReadEndpoint(const std::string& value, std::string* to) {
   *to = value == "off" ? "" : value;
   if (to->empty() || value.starts_with("tcp://") || value.starts_with("ipc://")) {
@@ -346,6 +353,22 @@ constexpr SettingRule kSettings[] = {
      [](const std::string& value, const Environment&, Config* config) {
        return ReadText(value, &config->token_file);
      }},
+    {"tls-certificate", "off", "PATH",
+     "TLS for --listen: the certificate and its chain, PEM, which may be replaced while prefixd "
+     "runs; clients connect to tls://HOST:PORT",
+     ApplyPath<&Config::tls_certificate>},
+    {"tls-key", "off", "PATH", "the key of that certificate, PEM", ApplyPath<&Config::tls_key>},
+    {"tls-client-ca", "off", "PATH",
+     "authorities, PEM: who connects must show a certificate of one of them; off: needs none",
+     ApplyPath<&Config::tls_client_ca>},
+    {"access", "off", "PATH",
+     "JSON file of who may call, in which role, as which tenant; read again when it changes; off: "
+     "the socket's permissions and the token decide",
+     ApplyPath<&Config::access>},
+    {"audit-log", "off", "PATH",
+     "file that gets a line for each call of Admin that changes or shows something, beside the "
+     "log; off: the log only",
+     ApplyPath<&Config::audit_log>},
     {"insecure", "false", nullptr,
      "allow --listen beyond loopback, unencrypted: who sees the packets has the token, and can "
      "read and write the cache",

@@ -1,5 +1,8 @@
 #include "daemon/token_door.h"
 
+#include <memory>
+#include <utility>
+
 namespace prefixd::daemon {
 namespace {
 
@@ -14,20 +17,22 @@ class Refusal final : public Stream {
 }  // namespace
 
 Sessions::Reactor* TokenDoor::Attach(Context* context, const Message* request) {
-  const grpc::Status status = CheckToken(token_, *context);
+  grpc::Status status = gate_->Check(*context, "PrefixCache.Attach");
+  std::shared_ptr<void> seat;
+  if (status.ok()) seat = gate_->TakeSeat(*context, &status);
   if (!status.ok()) return new Refusal<Sessions::Reactor>(status);
-  return inside_->Attach(context, request);
+  return inside_->AttachIn(std::move(seat), context, request);
 }
 
 grpc::ServerReadReactor<TokenDoor::Message>* TokenDoor::Put(Context* context, Message* reply) {
-  const grpc::Status status = CheckToken(token_, *context);
+  const grpc::Status status = gate_->Check(*context, "PrefixCache.Put");
   if (!status.ok()) return new Refusal<grpc::ServerReadReactor<Message>>(status);
   return inside_->Put(context, reply);
 }
 
 grpc::ServerWriteReactor<TokenDoor::Message>* TokenDoor::Fetch(Context* context,
                                                                const Message* request) {
-  const grpc::Status status = CheckToken(token_, *context);
+  const grpc::Status status = gate_->Check(*context, "PrefixCache.Fetch");
   if (!status.ok()) return new Refusal<grpc::ServerWriteReactor<Message>>(status);
   return inside_->Fetch(context, request);
 }

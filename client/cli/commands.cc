@@ -21,6 +21,7 @@
 #include "client/cli/views.h"
 #include "wire/admin.h"
 #include "wire/bearer.h"
+#include "wire/target.h"
 
 namespace prefixd::cli {
 namespace {
@@ -447,7 +448,7 @@ absl::StatusOr<Outcome> Doctor(DaemonCalls& calls, const Options& options) {
                           .stats = calls.GetStats(),
                           .sessions = calls.ListSessions(),
                           .own_version = kVersion};
-  const std::vector<Finding> findings = Examine(Host{}, daemon);
+  const std::vector<Finding> findings = Examine(Host{}, daemon, options.disk);
   return Outcome{options.json ? DoctorJson(findings) : DoctorView(findings),
                  AnyWrong(findings) ? kExitRefused : kExitOk};
 }
@@ -544,6 +545,7 @@ absl::StatusOr<Outcome> Run(const Options& options, const Surroundings& surround
                             const Terminal& terminal) {
   if (options.command == Command::kTop)
     return Top(options, surroundings);  // connects again and again
+  PREFIXD_RETURN_IF_ERROR(wire::TargetOf(options.server).status());
   DaemonCalls::Where where{.server = options.server, .admin = options.admin};
   const std::string token_file = wire::TokenFileFor(options.server, options.token_file);
   if (!token_file.empty()) {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "wire/grpc_status.h"
+#include "wire/target.h"
 
 namespace prefixd::cli {
 namespace {
@@ -18,8 +19,13 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address,
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is on this host
   arguments.SetMaxReceiveMessageSize(-1);           // a list of spaces may be of any size
+  const absl::StatusOr<wire::Target> target = wire::TargetOf(address);
+  if (!target.ok()) {  // commands.cc has said why
+    return grpc::CreateCustomChannel("unix:/nonexistent/prefixd.sock",
+                                     grpc::InsecureChannelCredentials(), arguments);
+  }
   return grpc::experimental::CreateCustomChannelWithInterceptors(
-      address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
+      target->address, target->credentials, arguments, wire::Carrying(bearer));
 }
 
 // Returns a request about one sequence.

@@ -126,13 +126,16 @@ void DeclareViews(CLI::App& app, Options* options, Texts* texts) {
 }
 
 void DeclareDoctor(CLI::App& app, Options* options) {
-  AddCommand(app, options, Command::kDoctor, "doctor",
-             "check the host, the settings and prefixd, and say what to change, most worth first",
-             "Works without a running prefixd too; then it assumes prefixd's defaults. Exit code 1 "
-             "where\n"
-             "something is wrong.\n"
-             "Examples:\n  prefixctl doctor\n  prefixctl doctor --json | jq "
-             "'.findings[] | select(.change != \"\")'");
+  CLI::App* doctor = AddCommand(
+      app, options, Command::kDoctor, "doctor",
+      "check the host, the settings and prefixd, and say what to change, most worth first",
+      "Works without a running prefixd too; then it assumes prefixd's defaults. Exit code 1 "
+      "where\n"
+      "something is wrong.\n"
+      "Examples:\n  prefixctl doctor\n  prefixctl doctor --json | jq "
+      "'.findings[] | select(.change != \"\")'");
+  doctor->add_flag("--disk", options->disk,
+                   "measure the SSD tier's disk too: 128 MiB are written, read and removed");
 }
 
 void DeclareArenas(CLI::App& app, Options* options) {
@@ -472,7 +475,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   options->server = DefaultServer(surroundings);
   Texts texts;
   app.add_option("--server", options->server,
-                 "where prefixd listens: unix:///path or 127.0.0.1:port; $PREFIXD_SERVER sets it "
+                 "where prefixd listens: unix:///path, 127.0.0.1:port or tls://host:port; "
+                 "$PREFIXD_SERVER sets it "
                  "too")
       ->type_name("ADDRESS")
       ->capture_default_str();

@@ -25,6 +25,7 @@ constexpr absl::string_view kUnix = "unix:";
 constexpr const char* kExample = "unix:///run/prefixd/prefixd.sock";
 
 // The schemes of gRPC that name one place.
+constexpr absl::string_view kTls = "tls://";
 constexpr std::array<absl::string_view, 5> kSchemes = {kUnix,
                                                        "unix-abstract:", "ipv4:", "ipv6:", "dns:"};
 
@@ -90,6 +91,11 @@ absl::Status CheckAddress(const std::string& address) {
     if (!absl::StartsWith(address, scheme)) continue;
     if (address.size() > scheme.size() && address != "unix://") return absl::OkStatus();
     return DidYouMean(address, kExample);
+  }
+  if (absl::StartsWith(address, kTls)) {
+    const std::string rest = address.substr(kTls.size());
+    if (IsHostAndPort(rest) && !absl::StrContains(rest, '/')) return absl::OkStatus();
+    return DidYouMean(address, "tls://host:7777");
   }
   if (absl::StrContains(address, "://")) {
     return DidYouMean(address, absl::StrCat(kExample, " or 127.0.0.1:7777"));

@@ -1,4 +1,5 @@
-// Where a daemon listens, as users write it: unix:///run/prefixd/prefixd.sock or 127.0.0.1:7777.
+// Where a daemon listens, as users write it: unix:///run/prefixd/prefixd.sock,
+// 127.0.0.1:7777 or tls://host:7777.
 //
 // Pure functions but for the look at the socket's file; thread-safe.
 #pragma once

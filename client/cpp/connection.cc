@@ -26,7 +26,7 @@ constexpr int kMaxReplyBytes = 64 << 20;  // the columns of 2^21 tokens in 64 gr
 constexpr std::chrono::milliseconds kFilesPatience{2000};
 constexpr uint32_t kProtocol = 1;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+std::shared_ptr<grpc::Channel> MakeChannel(const wire::Target& target,
                                            const std::shared_ptr<wire::Bearer>& bearer,
                                            wire::ConnectionWindow window) {
   // Keeps gRPC up until the process ends: the last user's grpc_shutdown() of gRPC 1.51 may wait 10
@@ -42,8 +42,19 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   wire::SetBulkArguments(
       window, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
-  return grpc::experimental::CreateCustomChannelWithInterceptors(
-      address, grpc::InsecureChannelCredentials(), arguments, wire::Carrying(bearer));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(target.address, target.credentials,
+                                                                 arguments, wire::Carrying(bearer));
+}
+
+// gRPC writes to stderr about an address that it does not understand.
+wire::Target TargetOf(const absl::StatusOr<wire::Target>& target) {
+  if (target.ok()) return *target;
+  return {"unix:/nonexistent/prefixd.sock", grpc::InsecureChannelCredentials()};
+}
+
+absl::StatusOr<wire::Target> CheckedTarget(const std::string& address) {
+  PREFIXD_RETURN_IF_ERROR(CheckAddress(address));
+  return wire::TargetOf(address);
 }
 
 std::shared_ptr<wire::Bearer> BearerOf(const Connection::Options& options) {
@@ -66,18 +77,15 @@ std::chrono::system_clock::time_point WallClock(base::Deadline deadline) {
                                    deadline - std::chrono::steady_clock::now());
 }
 
-Connection::Connection(Options options)
-    : options_(std::move(options)),
-      address_status_(CheckAddress(options_.address)),
-      bearer_(BearerOf(options_)),
-      page_channel_(MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kEstimated)),
-      stub_(v1::PrefixCache::NewStub(
-          MakeChannel(GrpcAddress(), bearer_, wire::ConnectionWindow::kNarrow))) {}
+Connection::Connection(Options options) : Connection(options, CheckedTarget(options.address)) {}
 
-// gRPC writes to stderr about an address that it does not understand.
-std::string Connection::GrpcAddress() const {
-  return address_status_.ok() ? options_.address : "unix:/nonexistent/prefixd.sock";
-}
+Connection::Connection(Options options, const absl::StatusOr<wire::Target>& target)
+    : options_(std::move(options)),
+      address_status_(target.status()),
+      bearer_(BearerOf(options_)),
+      page_channel_(MakeChannel(TargetOf(target), bearer_, wire::ConnectionWindow::kEstimated)),
+      stub_(v1::PrefixCache::NewStub(
+          MakeChannel(TargetOf(target), bearer_, wire::ConnectionWindow::kNarrow))) {}
 
 void Connection::Start(SessionObserver* observer, Attachment::ReleaseLease release) {
   observer_ = observer;
@@ -144,9 +152,12 @@ std::string Connection::why_not_attached() const {
 
 // It is no refusal that nobody listens, or that a session ended.
 void Connection::NoteRefusal(const absl::Status& status) {
-  const bool mendable = absl::IsUnauthenticated(status) || absl::IsNotFound(status) ||
-                        absl::IsFailedPrecondition(status) || absl::IsDataLoss(status) ||
-                        absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status);
+  const bool mendable =
+      absl::IsUnauthenticated(status) || absl::IsNotFound(status) ||
+      absl::IsFailedPrecondition(status) || absl::IsDataLoss(status) ||
+      absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
+      // gRPC says so of a daemon whose certificate it does not take.
+      (options_.address.starts_with(wire::kTlsScheme) && absl::IsUnavailable(status));
   base::MutexLock lock(mutex_);
   refusal_ = mendable ? std::string(status.message()) : "";
 }

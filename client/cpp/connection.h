@@ -23,6 +23,7 @@
 #include "raw_stream.h"
 #include "wire/bearer.h"
 #include "wire/grpc_status.h"
+#include "wire/target.h"
 
 namespace prefixd::client {
 
@@ -96,7 +97,7 @@ class Connection {
   void PreparePut(const Session& session) PREFIXD_EXCLUDES(mutex_);
 
  private:
-  std::string GrpcAddress() const;
+  Connection(Options options, const absl::StatusOr<wire::Target>& target);
   void Run();
   // Attaches and stays until the stream ends. Returns true if it was attached.
   bool AttachOnce() PREFIXD_EXCLUDES(mutex_);
@@ -112,7 +113,7 @@ class Connection {
   void NoteRefusal(const absl::Status& status) PREFIXD_EXCLUDES(mutex_);
 
   const Options options_;
-  const absl::Status address_status_;           // CheckAddress()
+  const absl::Status address_status_;           // of its TargetOf()
   const std::shared_ptr<wire::Bearer> bearer_;  // null if no file is named or none is needed
   const std::shared_ptr<grpc::Channel> page_channel_;
   const std::unique_ptr<Stub> stub_;     // on a channel of its own

@@ -112,6 +112,8 @@ constexpr CounterRule kRules[] = {
     {"refused.bad_page", "prefixd_refused_total", kCounter, kRefusedHelp, "reason", "bad_page"},
     {"refused.internal", "prefixd_refused_total", kCounter, kRefusedHelp, "reason", "internal"},
     {"refused.*", "prefixd_refused_total", kCounter, kRefusedHelp, "reason"},
+    {"access.bad_file", "prefixd_access_bad_files_total", kCounter,
+     "Changes of the access file that could not be used: the one before stays in force."},
     {"connections.cut", "prefixd_connections_cut_total", kCounter,
      "Connections that were cut because their unfinished messages kept too much memory."},
     {"streams.stalled", "prefixd_streams_stalled_total", kCounter,

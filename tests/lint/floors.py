@@ -19,7 +19,7 @@ THIRD_PARTY = {
     "prometheus/": {"daemon"},
     "civetweb.h": {"daemon"},
     "hwy/": {"kernels"},
-    "openssl/": {"base", "remote"},
+    "openssl/": {"base", "daemon", "remote"},
     "xxhash.h": {"base"},
     "cblas.h": {"client/worker"},
     "CLI/": {"completion", "daemon", "client/cli", "client/worker", "client/llama"},

@@ -156,7 +156,7 @@ void Spaces::FindNearest(const SpaceInfo& space, OpenedSpace* opened) const {
   }
   size_t fewest = ~size_t{0};
   for (const SpacePtr& other : others) {
-    if (other->id == space.id) continue;
+    if (other->id == space.id || other->identity.tenant != space.identity.tenant) continue;
     std::vector<std::string> fields = block::DifferingFields(space.identity, other->identity);
     if (fields.size() >= fewest) continue;
     fewest = fields.size();
