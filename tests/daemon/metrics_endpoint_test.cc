@@ -123,6 +123,32 @@ TEST_F(EndpointTest, EverythingElseIsRefusedAndCollectsNothing) {
   EXPECT_EQ(source_->collected, 0);
 }
 
+TEST_F(EndpointTest, ThePageIsServedOnlyWhereOneIsGivenAndNothingIsWrittenThroughIt) {
+  EXPECT_THAT(Get("/page/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Get("/page/state.json"), StartsWith("HTTP/1.1 404"));
+  auto started = MetricsEndpoint::Start("127.0.0.1:0", std::make_unique<Page>());
+  ASSERT_TRUE(started.ok()) << started.status();
+  endpoint_ = *std::move(started);
+  endpoint_->Show(source_);
+  const std::string here = " HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string page = Ask("GET /page/" + here + "\r\n");
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(page, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none';"));
+  EXPECT_THAT(page, EndsWith("</html>\n"));
+  EXPECT_THAT(Ask("HEAD /page/" + here + "\r\n"), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(Ask("GET /" + here + "\r\n"), HasSubstr("Location: /page/\r\n"));
+  EXPECT_THAT(Ask("GET /page/state.json" + here + "\r\n"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(Ask("GET /page/ HTTP/1.1\r\nHost: evil.example\r\n\r\n"), StartsWith("HTTP/1.1 403"));
+  for (const char* const method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    EXPECT_THAT(Ask(method + (" /page/state.json" + here) + "Content-Length: 0\r\n\r\n"),
+                StartsWith("HTTP/1.1 405"))
+        << method;
+  }
+  EXPECT_THAT(Get("/metrics"), EndsWith("some_value 7\n"));
+  endpoint_->page()->Show(nullptr);
+}
+
 TEST_F(EndpointTest, WithoutACacheItSaysThatThereIsNoneAndGoesOnWithTheNext) {
   endpoint_->Show(nullptr);
   EXPECT_THAT(Get("/metrics"), StartsWith("HTTP/1.1 503"));
