@@ -69,6 +69,7 @@ Target Place(const prefixd_format& format, const std::byte* arena) {
 
 struct Took {
   double all_ms = 0, first_ms = 0;
+  prefixd_cuda_load_counts counts = {};  // of the last load
 };
 
 class Loads {
@@ -106,6 +107,20 @@ class Loads {
     }
   }
 
+  // The pages have names from here on: device pages keep them, and the next loads find them there.
+  void NamePages() {
+    names_.resize(kLayers);
+    for (uint32_t i = 0; i < kLayers; ++i) {
+      for (uint32_t p = 0; p < kPages; ++p) names_[i].push_back({i + 1, p + 1});
+      layers_[i].names = names_[i].data();
+    }
+  }
+  // Pages are used where they are kept, and copied nowhere.
+  void UseInPlace() {
+    resident_.assign(kPages, nullptr);
+    for (prefixd_cuda_load_layer& layer : layers_) layer.resident = resident_.data();
+  }
+
   Took Measure(int samples) {
     std::vector<double> first;
     Took took;
@@ -120,7 +135,8 @@ class Loads {
       }
       const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
       first.push_back(ms.count());
-      Must(prefixd_cuda_load_end(load, nullptr));
+      took.counts = PREFIXD_INIT(prefixd_cuda_load_counts);
+      Must(prefixd_cuda_load_end(load, &took.counts));
     });
     std::sort(first.begin(), first.end());
     took.first_ms = first[first.size() / 2];
@@ -134,6 +150,8 @@ class Loads {
   std::vector<prefixd_cuda_load_layer> layers_;
   std::vector<prefixd_cuda_tensor> tensors_;
   std::vector<std::vector<void*>> pages_;
+  std::vector<std::vector<prefixd_cuda_page_name>> names_;
+  std::vector<const void*> resident_;
 };
 
 prefixd_tensor_format Format(uint8_t codec, uint8_t bits, uint8_t dtype, uint8_t layout) {
@@ -144,6 +162,32 @@ prefixd_tensor_format Format(uint8_t codec, uint8_t bits, uint8_t dtype, uint8_t
   format.group_size = codec == PREFIXD_MLX_AFFINE ? 64 : 0;
   format.layout = layout;
   return format;
+}
+
+// The same pages a second time, from device pages: beside the first time, in the same run.
+void MeasureDevicePages(Bench& bench, const Target& target, const Took& first, int samples) {
+  const uint64_t bytes = uint64_t{kLayers} * kPages * target.layer_bytes;
+  Must(prefixd_cuda_keep_pages(bench.cuda, bytes + bytes / 8));
+  const auto again = [&](const char* name, Loads& loads) {
+    loads.NamePages();
+    const Took took = loads.Measure(samples);  // a warm-up fills the device pages
+    const double over_pcie =
+        static_cast<double>(took.counts.pinned_bytes + took.counts.bounced_bytes);
+    const std::string line = std::string("again from device pages, ") + name;
+    bench.Add({"load", line, took.all_ms, "ms"});
+    bench.Add({"load", line + ", of the first time", took.all_ms / first.all_ms, ""});
+    bench.Add({"load", line + ", over PCIe", over_pcie, "bytes"});
+    Must(over_pcie == 0 && took.counts.kept_bytes == bytes, "a load from device pages missed");
+  };
+  Loads in_place(bench, target, false), copied(bench, target, false), expanded(bench, target, true);
+  in_place.UseInPlace();
+  again("in place", in_place);
+  again("copied", copied);
+  again("expanded", expanded);
+  prefixd_cuda_page_counts counts = PREFIXD_INIT(prefixd_cuda_page_counts);
+  Must(prefixd_cuda_page_state(bench.cuda, &counts));
+  Must(counts.misses == uint64_t{kLayers} * kPages && counts.used_bytes <= counts.budget_bytes,
+       "device pages counted wrongly");
 }
 
 }  // namespace
@@ -180,6 +224,7 @@ void MeasureLoad(Bench& bench) {
              "", .45, true});
   bench.Add({"load", "first layer of 8 ready, pages", pages.first_ms, "ms", 1.5, true});
   bench.Add({"load", "first layer of 8 ready, tensors", tensors.first_ms, "ms", 1.5, true});
+  MeasureDevicePages(bench, small, pages, samples);
   prefixd_cuda_unpin(pinned);
   munmap(const_cast<std::byte*>(arena), kArenaBytes);
 }

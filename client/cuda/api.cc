@@ -87,6 +87,47 @@ void prefixd_cuda_free_host(prefixd_cuda* cuda, void* memory) {
   });
 }
 
+prefixd_status prefixd_cuda_keep_pages(prefixd_cuda* cuda, uint64_t budget_bytes) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&] {
+    if (cuda == nullptr) return Refuse("keep_pages: no context given");
+    return Tell(cuda->context->KeepPages(budget_bytes));
+  });
+}
+
+void prefixd_cuda_forget_pages(prefixd_cuda* cuda) {
+  Freeing([&] {
+    PageTier* const tier = cuda == nullptr ? nullptr : cuda->context->page_tier();
+    if (tier != nullptr && cuda->context->Enter().ok()) tier->pages.Forget();
+  });
+}
+
+prefixd_status prefixd_cuda_page_state(prefixd_cuda* cuda, prefixd_cuda_page_counts* out) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&] {
+    if (cuda == nullptr || out == nullptr) {
+      return Refuse("page_state: no context or no struct given");
+    }
+    if (!CheckSize(out, out->size, out->size)) return LastStatus();
+    const absl::Status entered = cuda->context->Enter();
+    if (!entered.ok()) return Tell(entered);
+    PageTier* const tier = cuda->context->page_tier();
+    const DevicePageCounts counts = tier == nullptr ? DevicePageCounts{} : tier->pages.counts();
+    prefixd_cuda_page_counts told = {};
+    told.budget_bytes = counts.budget_bytes;
+    told.used_bytes = counts.used_bytes;
+    told.in_use_bytes = counts.referenced_bytes;
+    told.pages = counts.pages;
+    told.hits = counts.hits;
+    told.hit_bytes = counts.hit_bytes;
+    told.misses = counts.misses;
+    told.missed_bytes = counts.missed_bytes;
+    told.evictions = counts.evictions;
+    told.evicted_bytes = counts.evicted_bytes;
+    told.no_room = counts.no_room;
+    Give(told, out);
+    return prefixd_status{PREFIXD_OK};
+  });
+}
+
 prefixd_cuda_arena* prefixd_cuda_pin(prefixd_cuda* cuda, const void* base, uint64_t bytes,
                                      const prefixd_cuda_pin_options* options) {
   return Guarded<prefixd_cuda_arena*>(nullptr, [&]() -> prefixd_cuda_arena* {
@@ -186,6 +227,13 @@ prefixd_status prefixd_cuda_load_wait(prefixd_cuda_load* load, uint32_t layer, v
 
 int32_t prefixd_cuda_load_ready(prefixd_cuda_load* load, uint32_t layer) {
   return load != nullptr && load->load->Ready(layer) ? 1 : 0;
+}
+
+prefixd_status prefixd_cuda_load_keep(prefixd_cuda_load* load, void* stream) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&] {
+    if (load == nullptr) return Refuse("load: no load given");
+    return Tell(load->load->Keep(static_cast<cudaStream_t>(stream)));
+  });
 }
 
 prefixd_status prefixd_cuda_load_end(prefixd_cuda_load* load, prefixd_cuda_load_counts* out) {

@@ -70,6 +70,7 @@ Context::~Context() {
     cudaStreamDestroy(load_stream_);
   }
   if (scratch_ != nullptr) cudaMemPoolDestroy(scratch_);
+  if (page_tier_ != nullptr) cudaFree(page_tier_->memory);  // waits for who reads it
   cudaGetLastError();
 }
 
@@ -119,6 +120,30 @@ absl::Status Context::Prepare() {
   uint64_t keep = ~uint64_t{0};
   return FromCuda(cudaMemPoolSetAttribute(scratch_, cudaMemPoolAttrReleaseThreshold, &keep),
                   "open: memory pool");
+}
+
+absl::Status Context::KeepPages(uint64_t budget_bytes) {
+  auto tier = std::make_unique<PageTier>(budget_bytes);
+  const uint64_t bytes = tier->pages.counts().budget_bytes;
+  if (bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("keep_pages: the budget is ", budget_bytes,
+                                                   " bytes, at least ", DevicePages::kAlignment));
+  }
+  const std::lock_guard lock(mutex_);
+  if (page_tier_ != nullptr) {
+    return absl::FailedPreconditionError("keep_pages: this context has device pages already");
+  }
+  PREFIXD_RETURN_IF_ERROR(Enter());
+  void* memory = nullptr;
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaMalloc(&memory, bytes), "keep_pages: device memory"));
+  tier->memory = static_cast<std::byte*>(memory);
+  page_tier_ = std::move(tier);
+  return absl::OkStatus();
+}
+
+PageTier* Context::page_tier() const {
+  const std::lock_guard lock(mutex_);
+  return page_tier_.get();
 }
 
 void Context::Add(const Arena* arena) {

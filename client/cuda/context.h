@@ -14,9 +14,17 @@
 #include "arena.h"
 #include "attend_arguments.h"
 #include "chunks.h"
+#include "device_pages.h"
 #include "prefixd/cuda.h"
 
 namespace prefixd::cuda {
+
+// Device pages and the memory that they are in.
+struct PageTier {
+  explicit PageTier(uint64_t bytes) : pages(bytes) {}
+  DevicePages pages;
+  std::byte* memory = nullptr;
+};
 
 class Context {
  public:
@@ -40,6 +48,11 @@ class Context {
   cudaStream_t load_stream() const { return load_stream_; }
   // For memory that lives as long as a load; keeps what is freed.
   cudaMemPool_t scratch() const { return scratch_; }
+
+  // Reserves memory for device pages, once.
+  absl::Status KeepPages(uint64_t budget_bytes);
+  // Null if there are none.
+  PageTier* page_tier() const;
 
   void Add(const Arena* arena);
   void Remove(const Arena* arena);
@@ -73,8 +86,9 @@ class Context {
   cudaMemPool_t scratch_ = nullptr;
   Chunks tables_;
   Chunks bounce_;
-  mutable std::mutex mutex_;  // guards arenas_
+  mutable std::mutex mutex_;  // guards arenas_, and page_tier_ until it is set
   std::vector<const Arena*> arenas_;
+  std::unique_ptr<PageTier> page_tier_;
 };
 
 }  // namespace prefixd::cuda

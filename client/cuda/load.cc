@@ -39,6 +39,16 @@ absl::Status CheckBlocks(const LoadLayer& layer) {
   return absl::OkStatus();
 }
 
+// An event of what is queued on the stream now.
+absl::StatusOr<Fence> RecordFence(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                   "load: event of device pages"));
+  Fence fence(event, [](void* it) { cudaEventDestroy(static_cast<cudaEvent_t>(it)); });
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(event, stream), "load: event of device pages"));
+  return fence;
+}
+
 uint64_t EndOf(const prefixd_cuda_load_options& options) {
   return options.count == 0 ? std::numeric_limits<uint64_t>::max()
                             : uint64_t{options.begin} + options.count;
@@ -76,17 +86,19 @@ absl::StatusOr<LoadLayer> CheckLayer(const prefixd_cuda_load_layer& given,
   LoadLayer layer{.blocks = given.blocks,
                   .block_count = given.block_count,
                   .kv_heads = given.kv_heads,
-                  .pages = given.pages};
+                  .pages = given.pages,
+                  .names = given.names,
+                  .resident = given.resident};
   PREFIXD_ASSIGN_OR_RETURN(layer.formats, GeometryOf(given.formats, given.format_count,
                                                      {.kv_heads = given.kv_heads,
                                                       .key_dim = given.key_dim,
                                                       .value_dim = given.value_dim}));
   PREFIXD_RETURN_IF_ERROR(CheckBlocks(layer));
-  if (given.pages != nullptr) {
+  if (!layer.expands()) {
     if (given.key != nullptr || given.value != nullptr) {
       return Refuse("both pages and tensors are given");
     }
-    for (size_t i = 0; i < given.block_count; ++i) {
+    for (size_t i = 0; i < given.block_count && given.pages != nullptr; ++i) {
       if (given.blocks[i].units == nullptr) continue;
       if (given.pages[i] == nullptr || reinterpret_cast<uintptr_t>(given.pages[i]) % 128 != 0) {
         return Refuse("page ", i, " is NULL or not 128-byte aligned");
@@ -153,7 +165,22 @@ Load::~Load() {
   }
   if (table_ != nullptr) context_->tables().GiveUnused(table_);
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  ReleasePages();
   cudaGetLastError();
+}
+
+// What this load queued is done.
+void Load::ReleasePages() {
+  if (held_.empty()) return;
+  tier_->pages.Settle(filled_);
+  if (readers_.empty()) return tier_->pages.Release(held_);
+  tier_->pages.ReleaseWhen(std::move(held_), [readers = std::move(readers_)] {
+    return std::all_of(readers.begin(), readers.end(), [](const Fence& event) {
+      const bool reads = cudaEventQuery(static_cast<cudaEvent_t>(event.get())) == cudaErrorNotReady;
+      cudaGetLastError();
+      return !reads;
+    });
+  });
 }
 
 absl::Status Load::Queue(const prefixd_cuda_load_options& options, std::vector<LoadLayer> layers) {
@@ -183,14 +210,17 @@ absl::Status Load::Queue(const prefixd_cuda_load_options& options, std::vector<L
 }
 
 absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options) {
-  const bool expands = layer.pages == nullptr;
+  const bool expands = layer.expands();
+  if (layer.resident != nullptr) std::fill_n(layer.resident, layer.block_count, nullptr);
   const std::vector<WantedBlock> wanted =
       WantedBlocks(layer.blocks, layer.block_count, expands ? options.begin : 0,
                    expands ? EndOf(options) : std::numeric_limits<uint64_t>::max());
   if (wanted.empty()) return absl::OkStatus();
-  std::vector<Source> sources;
+  std::vector<Source> sources;  // over PCIe, or from other device memory
+  std::vector<Source> copies;   // from device pages
   std::vector<BlockPart> parts;
   size_t scratch_bytes = 0;
+  const size_t first_filled = filled_.size();
   Context::DeviceRange known;
   for (const WantedBlock& it : wanted) {
     const prefixd_block& block = layer.blocks[it.block];
@@ -204,23 +234,78 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
                      .token = it.token,
                      .format = block.format});
     if (expands && reach == Context::Reach::kDevice) continue;  // expanded from where it lies
-    sources.push_back({.from = block.units,
-                       .to = expands ? nullptr : layer.pages[it.block],
-                       .bytes = bytes,
-                       .part = parts.size() - 1,
-                       .reach = reach});
-    scratch_bytes += bytes;
+    Source source{.from = block.units,
+                  .to = layer.pages == nullptr ? nullptr : layer.pages[it.block],
+                  .bytes = bytes,
+                  .part = parts.size() - 1,
+                  .reach = reach};
+    PREFIXD_ASSIGN_OR_RETURN(const std::byte* kept, KeptAt(layer, source, it.block, &sources));
+    if (layer.resident != nullptr) {
+      const void* stays =
+          reach == Context::Reach::kDevice && layer.pages == nullptr ? block.units : source.to;
+      layer.resident[it.block] = kept != nullptr ? kept : stays;
+    }
+    if (kept != nullptr) {
+      parts.back().units = reinterpret_cast<const uint8_t*>(kept);
+      if (expands || layer.resident != nullptr) continue;
+      source.from = kept;
+      source.reach = Context::Reach::kDevice;
+      copies.push_back(source);
+      continue;
+    }
+    if (!expands && source.to == nullptr) continue;
+    sources.push_back(source);
+    if (expands) scratch_bytes += bytes;
   }
-  if (!expands) return Gather(sources);
   PREFIXD_RETURN_IF_ERROR(Scratch(scratch_bytes));
   size_t at = 0;
   for (Source& source : sources) {
+    if (source.to != nullptr) continue;
     source.to = scratch_ + at;
     parts[source.part].units = reinterpret_cast<const uint8_t*>(scratch_ + at);
     at += source.bytes;
   }
   PREFIXD_RETURN_IF_ERROR(Gather(sources));
-  return Expand(layer, parts);
+  PREFIXD_RETURN_IF_ERROR(Publish(first_filled));
+  return expands ? Expand(layer, parts) : Gather(copies);
+}
+
+absl::StatusOr<const std::byte*> Load::KeptAt(const LoadLayer& layer, const Source& source,
+                                              size_t block, std::vector<Source>* sources) {
+  if (tier_ == nullptr || layer.names == nullptr || source.reach == Context::Reach::kDevice) {
+    return nullptr;
+  }
+  const PageName name{
+      .high = layer.names[block].high, .low = layer.names[block].low, .bytes = source.bytes};
+  if (name.high == 0 && name.low == 0) return nullptr;
+  const DevicePages::Found found = tier_->pages.Find(name);
+  if (found.page != nullptr) {
+    held_.push_back(found.page);
+    counts_.kept_bytes += source.bytes;
+    if (found.fence != nullptr && found.fence != last_fence_) {
+      last_fence_ = found.fence;
+      PREFIXD_RETURN_IF_ERROR(
+          FromCuda(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(found.fence.get()), 0),
+                   "load: device page"));
+    }
+    return tier_->memory + found.page->offset;
+  }
+  KeptPage* const page = tier_->pages.Reserve(name);
+  if (page == nullptr) return nullptr;
+  held_.push_back(page);
+  filled_.push_back(page);
+  Source fill = source;
+  fill.to = tier_->memory + page->offset;
+  sources->push_back(fill);
+  return tier_->memory + page->offset;
+}
+
+// Lets others find the pages from `first` on of those that this load brings: they are queued.
+absl::Status Load::Publish(size_t first) {
+  if (first == filled_.size()) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(const Fence fence, RecordFence(stream_));
+  for (size_t i = first; i < filled_.size(); ++i) tier_->pages.Publish(filled_[i], fence);
+  return absl::OkStatus();
 }
 
 absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts) {
@@ -320,6 +405,14 @@ bool Load::Ready(uint32_t layer) {
   const cudaError_t state = cudaEventQuery(events_[layer]);
   if (state != cudaSuccess) cudaGetLastError();
   return state == cudaSuccess;
+}
+
+absl::Status Load::Keep(cudaStream_t stream) {
+  if (held_.empty()) return absl::OkStatus();
+  PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  PREFIXD_ASSIGN_OR_RETURN(Fence fence, RecordFence(stream));
+  readers_.push_back(std::move(fence));
+  return absl::OkStatus();
 }
 
 absl::Status Load::End(prefixd_cuda_load_counts* out) {

@@ -26,7 +26,10 @@ struct LoadLayer {
   uint32_t kv_heads = 0;
   std::vector<PairGeometry> formats = {};
   TensorPlace key = {}, value = {};
-  void* const* pages = nullptr;  // null: expand
+  void* const* pages = nullptr;  // null: expand, unless `resident` is given
+  const prefixd_cuda_page_name* names = nullptr;
+  const void** resident = nullptr;
+  bool expands() const { return pages == nullptr && resident == nullptr; }
 };
 
 // Checks a layer of the options; `begin` and `count` are the tokens to expand.
@@ -45,7 +48,7 @@ class Load {
  public:
   static absl::StatusOr<std::unique_ptr<Load>> Begin(Context* context,
                                                      const prefixd_cuda_load_options& options);
-  explicit Load(Context* context) : context_(context) {}
+  explicit Load(Context* context) : context_(context), tier_(context->page_tier()) {}
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
   // Waits for what was queued.
@@ -53,6 +56,8 @@ class Load {
 
   absl::Status Wait(uint32_t layer, cudaStream_t stream);
   bool Ready(uint32_t layer);
+  // The device pages stay in use until what is queued on `stream` now is done.
+  absl::Status Keep(cudaStream_t stream);
   absl::Status End(prefixd_cuda_load_counts* out);
 
  private:
@@ -66,6 +71,12 @@ class Load {
 
   absl::Status Queue(const prefixd_cuda_load_options& options, std::vector<LoadLayer> layers);
   absl::Status QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options);
+  // Where a block is or will be in device pages; null if it is not kept. A new page is a source of
+  // its own.
+  absl::StatusOr<const std::byte*> KeptAt(const LoadLayer& layer, const Source& source,
+                                          size_t block, std::vector<Source>* sources);
+  absl::Status Publish(size_t first);
+  void ReleasePages();
   absl::Status Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts);
   absl::Status Gather(const std::vector<Source>& sources);
   absl::Status GatherPinned(const std::vector<Piece>& pieces);
@@ -80,6 +91,11 @@ class Load {
   size_t scratch_bytes_ = 0;
   Chunk* table_ = nullptr;  // the engine's blocks
   prefixd_cuda_load_counts counts_ = {};
+  PageTier* const tier_;           // null: there are no device pages
+  std::vector<KeptPage*> held_;    // one reference to each
+  std::vector<KeptPage*> filled_;  // of these, those that this load brings
+  Fence last_fence_ = nullptr;     // that stream_ waits for already
+  std::vector<Fence> readers_;     // events of Keep()
 };
 
 }  // namespace prefixd::cuda

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_CUDA_ABI_VERSION 1
+#define PREFIXD_CUDA_ABI_VERSION 2
 
 // Returns the library's version. Must be at least PREFIXD_CUDA_ABI_VERSION of the caller's header.
 PREFIXD_API uint32_t prefixd_cuda_abi_version(void);
@@ -136,9 +136,42 @@ typedef struct prefixd_cuda_tensor {
   int64_t split_stride;
 } prefixd_cuda_tensor;
 
+// --- device pages: cached pages that stay in device memory ---
+// All since version 2.
+
+// Reserves `budget_bytes` of device memory for pages that loads of this context name: what one load
+// brought, a later one reads there, without a byte over PCIe. The page that was not used for the
+// longest time goes when there is no room; one that a load uses stays. Without this call, or where
+// it fails, loads work as ever. Once for each context; close frees it.
+// PREFIXD_EXHAUSTED if the GPU has less memory; PREFIXD_FAILED_PRECONDITION the second time.
+PREFIXD_API prefixd_status prefixd_cuda_keep_pages(prefixd_cuda* cuda, uint64_t budget_bytes);
+// No page that is there now is found again; use it when a space was cleared. Pages in use go when
+// their loads end.
+PREFIXD_API void prefixd_cuda_forget_pages(prefixd_cuda* cuda);
+
+typedef struct prefixd_cuda_page_counts {
+  size_t size;
+  uint64_t budget_bytes;              // 0: prefixd_cuda_keep_pages() was not called, or failed
+  uint64_t used_bytes, in_use_bytes;  // of the budget; of these, what loads use now
+  uint64_t pages;                     // a page here is one layer of a block
+  uint64_t hits, hit_bytes;           // since the context was opened
+  uint64_t misses, missed_bytes;      // named pages that were not there
+  uint64_t evictions, evicted_bytes;
+  uint64_t no_room;  // misses that were not kept: all else was in use
+} prefixd_cuda_page_counts;
+PREFIXD_API prefixd_status prefixd_cuda_page_state(prefixd_cuda* cuda,
+                                                   prefixd_cuda_page_counts* out);
+
 // --- load ---
 
 typedef struct prefixd_cuda_load prefixd_cuda_load;
+
+// Names the bytes of one layer of a block. Where two names are equal, and sizes too, bytes must be:
+// a page that was evicted and stored again with other bytes has another name, and each layer its
+// own. {0, 0}: the page has no name and is not kept.
+typedef struct prefixd_cuda_page_name {
+  uint64_t high, low;
+} prefixd_cuda_page_name;
 
 typedef struct prefixd_cuda_load_layer {
   size_t size;
@@ -152,6 +185,13 @@ typedef struct prefixd_cuda_load_layer {
   const prefixd_cuda_tensor* value;
   // ...or where the units of each block go as they are: device memory, 128-byte aligned.
   void* const* pages;
+  // Since version 2. NULL, or the names of the blocks, to use device pages.
+  const prefixd_cuda_page_name* names;
+  // Since version 2. NULL, or where the address of each block's units in device memory is written,
+  // for prefixd_cuda_attention_set(): of its device page, which is not copied and must only be
+  // read until the load ends; of pages[i], if `pages` is given, for a block that is not kept; else
+  // NULL. Tensors must be NULL. Bytes are there after prefixd_cuda_load_wait().
+  const void** resident;
 } prefixd_cuda_load_layer;
 
 typedef struct prefixd_cuda_load_options {
@@ -184,7 +224,12 @@ typedef struct prefixd_cuda_load_counts {
   size_t size;
   uint64_t pinned_bytes;   // read in place
   uint64_t bounced_bytes;  // copied by the CPU first
+  uint64_t kept_bytes;     // since version 2: were in device pages
 } prefixd_cuda_load_counts;
+// The device pages of the load stay in use until what is queued on `stream` now is done, also after
+// prefixd_cuda_load_end(). Call it after the last kernel that reads `resident` pages was queued.
+// Since version 2.
+PREFIXD_API prefixd_status prefixd_cuda_load_keep(prefixd_cuda_load* load, void* stream);
 // Waits for all layers and frees the handle. `out` may be NULL.
 PREFIXD_API prefixd_status prefixd_cuda_load_end(prefixd_cuda_load* load,
                                                  prefixd_cuda_load_counts* out);
