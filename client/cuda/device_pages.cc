@@ -58,7 +58,7 @@ KeptPage* DevicePages::Reserve(const PageName& name) {
 void DevicePages::Publish(KeptPage* page, Fence fence) {
   const std::lock_guard lock(mutex_);
   page->fence = std::move(fence);
-  page->published = by_name_.emplace(page->name, page).second;
+  page->published = !page->forgotten && by_name_.emplace(page->name, page).second;
 }
 
 void DevicePages::Settle(const std::vector<KeptPage*>& pages) {
@@ -80,7 +80,10 @@ void DevicePages::Forget() {
   const std::lock_guard lock(mutex_);
   ReleaseDone();
   while (!idle_.empty()) Drop(idle_, idle_.begin());
-  for (KeptPage& page : in_use_) Unpublish(&page);
+  for (KeptPage& page : in_use_) {
+    Unpublish(&page);
+    page.forgotten = true;
+  }
 }
 
 DevicePageCounts DevicePages::counts() {

@@ -39,6 +39,7 @@ struct KeptPage {
   uint64_t room = 0;    // bytes that it takes there
   uint32_t references = 0;
   bool published = false;  // found by its name
+  bool forgotten = false;  // never to be found
   Fence fence = nullptr;   // null: the bytes are there
 };
 
@@ -78,7 +79,8 @@ class DevicePages {
   // The same as soon as `done` returns true. It is asked when room or counts are wanted, with the
   // lock held.
   void ReleaseWhen(std::vector<KeptPage*> pages, std::function<bool()> done);
-  // No page that is here now is found again. Those without references go at once.
+  // No page that is here now, published or not, is found from here on. Those without references go
+  // at once.
   void Forget();
 
   DevicePageCounts counts();

@@ -130,7 +130,11 @@ TEST(DevicePagesTest, WhatIsForgottenIsNotFoundAndItsRoomComesBack) {
   Touch(pages, Name(1));
   Touch(pages, Name(2));
   KeptPage* const held = pages.Find(Name(2)).page;
+  KeptPage* const on_its_way = pages.Reserve(Name(3));  // evicts 1
   pages.Forget();
+  pages.Publish(on_its_way, nullptr);
+  EXPECT_EQ(pages.Find(Name(3)).page, nullptr);
+  pages.Release({on_its_way});
   EXPECT_EQ(pages.Find(Name(1)).page, nullptr);
   EXPECT_EQ(pages.Find(Name(2)).page, nullptr);
   EXPECT_EQ(pages.counts().used_bytes, kPage) << "the one that is in use";
