@@ -121,29 +121,27 @@ std::vector<TopLine> SessionTable(const TopView& view, size_t columns, size_t ro
   return lines;
 }
 
-// Of the space that is drilled into, or of all: those that are read most come first.
+// Of the space that is drilled into, or of all, each with its space.
 std::vector<TopLine> PrefixTable(const TopView& view, size_t room) {
   if (room < 3) return {};
-  const std::vector<Column> layout = {
-      {"HOTTEST PREFIX", 30, true}, {"SPACE", 8, true}, {"REQUESTS", 8}, {"READ", 12}, {"RAM", 10}};
+  std::vector<Column> layout = {
+      {"HOTTEST PREFIX", 30, true}, {"REQUESTS", 8}, {"READ", 12}, {"RAM", 10}};
+  if (view.drilled.empty()) layout.push_back({"SPACE", 8, true});
+  std::vector<std::string> titles;
+  for (const Column& column : layout) titles.push_back(column.title);
+  std::vector<TopLine> lines = {{""}, {Row(layout, titles, view.utf8), Look::kBold}};
   const std::vector<std::string> names = PrefixNames(view.latest->prefixes);
-  std::vector<TopLine> lines;
   for (int i = 0; i < view.latest->prefixes.prefixes_size(); ++i) {
     const v1::Prefix& prefix = view.latest->prefixes.prefixes(i);
     if (!view.drilled.empty() && prefix.space_id() != view.drilled) continue;
-    lines.push_back(
-        {Row(layout,
-             {names[static_cast<size_t>(i)], ShortId(prefix.space_id()).substr(0, layout[1].width),
-              CountText(prefix.requests()), UptimeText(prefix.age_s()),
-              base::FormatBytes(prefix.ram_bytes())},
-             view.utf8)});
+    if (lines.size() == room) break;
+    std::vector<std::string> cells = {names[static_cast<size_t>(i)], CountText(prefix.requests()),
+                                      UptimeText(prefix.age_s()),
+                                      base::FormatBytes(prefix.ram_bytes())};
+    if (view.drilled.empty()) cells.push_back(ShortId(prefix.space_id()).substr(0, 8));
+    lines.push_back({Row(layout, cells, view.utf8)});
   }
-  if (lines.empty()) return {};
-  const TopLine titles = {
-      Row(layout, {"HOTTEST PREFIX", "SPACE", "REQUESTS", "READ", "RAM"}, view.utf8), Look::kBold};
-  lines.insert(lines.begin(), {{""}, titles});
-  if (lines.size() > room) lines.resize(room);
-  return lines;
+  return lines.size() > 2 ? lines : std::vector<TopLine>();
 }
 
 }  // namespace
