@@ -69,8 +69,9 @@ LogLoss LostOfLog();
 // a second each at most.
 void LastWords(const std::string& line);
 
-// Calls `tell` for each TLS handshake that fails, with gRPC's words, instead of logging them; it must
-// not wait. nullptr: logs them again. When this returns, no call of what was given before runs.
+// Calls `tell` for each TLS handshake that fails, with gRPC's words, instead of logging them; it
+// must not wait. nullptr: logs them again. When this returns, no call of what was given before
+// runs.
 void WatchTlsRefusals(std::function<void(const std::string& why)> tell);
 
 }  // namespace prefixd::daemon

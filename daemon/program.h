@@ -59,8 +59,8 @@ class Program {
   LogLoss counted_;             // log losses that the cache has counted
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<EventPublisher> publisher_;  // null: none; follows the cache, so destroyed first
-  std::unique_ptr<Server> server_;            // after the cache that it serves, so destroyed first
-  std::unique_ptr<MetricsEndpoint> metrics_;  // null: none; shows the cache, so destroyed first
+  std::unique_ptr<Server> server_;             // after the cache that it serves, so destroyed first
+  std::unique_ptr<MetricsEndpoint> metrics_;   // null: none; shows the cache, so destroyed first
 };
 
 // Blocks the signals that Serve waits for, in this thread and in those that it starts later.

@@ -1,8 +1,8 @@
 // Totals, eviction order and spill order, updated after every change of a node.
 #include <algorithm>
 
-#include "index/stored_state.h"
 #include "index/impl.h"
+#include "index/stored_state.h"
 
 namespace prefixd::index {
 namespace {

@@ -155,8 +155,7 @@ TEST_F(PrivateTest, WhereWorkersConnectNobodyIsListedEndedOrCleared) {
   refused("set_space_limits", &Stub::SetSpaceLimits, v1::SetSpaceLimitsRequest(),
           v1::SetSpaceLimitsReply());
   refused("why", &Stub::Why, v1::WhyRequest(), v1::WhyReply());
-  refused("list_prefixes", &Stub::ListPrefixes, v1::ListPrefixesRequest(),
-          v1::ListPrefixesReply());
+  refused("list_prefixes", &Stub::ListPrefixes, v1::ListPrefixesRequest(), v1::ListPrefixesReply());
   v1::AcquireReply acquired;
   ASSERT_TRUE(worker_->Acquire(space_, SomeTokens(1, 40), &acquired).ok());
   EXPECT_EQ(acquired.answers(0).restorable_tokens(), 40u);

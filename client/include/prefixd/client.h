@@ -499,7 +499,7 @@ struct ClientOptions {
   // Path of your copy of the file that prefixd's --token-file names; empty = $PREFIXD_TOKEN_FILE.
   std::string token_file{};
   std::string name = "worker";
-  std::string engine{};  // and its version, for people: "vllm 0.32.0"
+  std::string engine{};                              // and its version, for people: "vllm 0.32.0"
   std::chrono::milliseconds connect_deadline{2000};  // of the first try, in OpenSpace
   bool use_arena = true;  // read cached pages in the daemon's memory if it shares it
   // Memory that this worker quantizes into and the daemon takes pages from; the daemon may grant
