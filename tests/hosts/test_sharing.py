@@ -1,5 +1,6 @@
 """R1, R7: what one host computed, the other finds; what both compute is written once."""
 
+import itertools
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -28,25 +29,26 @@ class SharingTest(HostsTest):
     def test_r1_whoever_asks_sees_how_many_bytes_came_from_other_hosts(self):
         server = self.server()
         a, b = (self.worker(self.host(name, server), WIDE) for name in "ab")
-        tokens = tokens_of(12, 3 * BLOCK)
-        a.share(tokens)
-        here, seen = a.match(tokens), {}
+        numbers, whole = itertools.count(12), 3 * WIDE.block_bytes
 
-        def found() -> bool:
-            match = b.match(tokens, request_id="chat-12")
-            seen[match.remote_bytes] = match
-            return match.restorable_tokens == len(tokens)
+        def all_on_its_way() -> tuple[int, list[int]] | None:
+            """A page that has come when the answer is made counts as one in RAM: then another prompt."""
+            number = next(numbers)
+            tokens = tokens_of(number, 3 * BLOCK)
+            a.share(tokens)
+            here = a.match(tokens)
+            self.assertEqual((here.ram_bytes, here.remote_bytes), (whole, 0), "A computed it")
+            match = b.match(tokens, request_id=f"chat-{number}")
+            self.assertLessEqual(match.ram_bytes + match.remote_bytes, whole)
+            return (number, tokens) if match.remote_bytes == whole else None
 
-        wait_for("all of it, which is in RAM the next time", found)
-        self.assertEqual((here.ram_bytes, here.remote_bytes), (3 * WIDE.block_bytes, 0), "A computed it")
-        self.assertIn(3 * WIDE.block_bytes, seen, "B's first hit")
-        self.assertEqual(seen[3 * WIDE.block_bytes].ram_bytes, 0)
+        number, tokens = wait_for("a hit of which all comes from A", all_on_its_way)
         b.read(tokens)  # waits for all of it
         again = b.match(tokens)
-        self.assertEqual((again.ram_bytes, again.remote_bytes), (3 * WIDE.block_bytes, 0))
-        self.assertIn("1.6 MiB came from other hosts", b.host.text("why", "chat-12"))
-        said = b.host.control("why", "chat-12")["answers"]
-        self.assertIn(str(3 * WIDE.block_bytes), [str(answer.get("remote_bytes")) for answer in said])
+        self.assertEqual((again.ram_bytes, again.remote_bytes), (whole, 0))
+        self.assertIn("1.6 MiB came from other hosts", b.host.text("why", f"chat-{number}"))
+        said = b.host.control("why", f"chat-{number}")["answers"]
+        self.assertIn(str(whole), [str(answer.get("remote_bytes")) for answer in said])
 
     def test_r1_a_worker_on_b_writes_the_text_that_it_writes_cold(self):
         server = self.server()
