@@ -19,7 +19,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def program() -> str | None:
     named = os.environ.get("PREFIXD_TEST_BROWSER")
-    return named or next(filter(None, map(shutil.which, PROGRAMS)), None)
+    return next(filter(None, map(shutil.which, [named] if named else PROGRAMS)), None)
 
 
 class Browser:
