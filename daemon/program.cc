@@ -20,6 +20,7 @@
 #include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "daemon/access/gate.h"
 #include "daemon/heap_trim.h"
 #include "daemon/known_store.h"
 #include "daemon/listen_address.h"
@@ -215,6 +216,16 @@ absl::Status Program::Open() {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
   PREFIXD_RETURN_IF_ERROR(ListenForMetrics());
+  if (!config_.access.empty() && !config_.arena.empty()) {
+    PREFIXD_ASSIGN_OR_RETURN(const Principals principals, Gate::ReadFile(config_.access));
+    if (principals.tenants().size() > 1) {
+      spdlog::warn(
+          "arena: {} is not used, as {} names several tenants and the socket's group can read the "
+          "file: pages are in private memory",
+          config_.arena, config_.access);
+      config_.arena.clear();
+    }
+  }
   cache::Options cache_options = CacheOptions(config_, budgets);
   PREFIXD_ASSIGN_OR_RETURN(cache_options.remote, OpenRemote(config_.remote));
   PREFIXD_ASSIGN_OR_RETURN(cache_, cache::Cache::Open(cache_options));

@@ -56,7 +56,9 @@ std::string WhatOf(const std::string& verb, void* request, bool raw) {
     }
     text = message->ShortDebugString();
   } else {
-    text = static_cast<google::protobuf::Message*>(request)->ShortDebugString();
+    const auto* const message = static_cast<const google::protobuf::Message*>(request);
+    if (message->ByteSizeLong() > 64 * kShownBytes) return "a request of great size";
+    text = message->ShortDebugString();
   }
   return text.size() <= kShownBytes ? text : text.substr(0, kShownBytes) + "...";
 }

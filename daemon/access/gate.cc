@@ -66,50 +66,69 @@ Gate::Mark Gate::MarkOfFile() const {
           info.st_mtim.tv_nsec};
 }
 
-absl::StatusOr<Principals> Gate::ReadFile() const {
-  std::ifstream file(path_);
+absl::StatusOr<Principals> Gate::ReadFile(const std::string& path) {
+  std::ifstream file(path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat("access: ", path_, " cannot be read"));
+    return absl::InvalidArgumentError(absl::StrCat("access: ", path, " cannot be read"));
   }
   absl::StatusOr<Principals> read = Principals::Parse(text.str());
   if (read.ok()) return read;
   return absl::InvalidArgumentError(
-      absl::StrCat("access: ", path_, ": ", std::string(read.status().message())));
+      absl::StrCat("access: ", path, ": ", std::string(read.status().message())));
 }
 
 absl::Status Gate::Open() {
   if (!has_file()) return absl::OkStatus();
   const Mark mark = MarkOfFile();
-  PREFIXD_ASSIGN_OR_RETURN(Principals read, ReadFile());
+  PREFIXD_ASSIGN_OR_RETURN(Principals read, ReadFile(path_));
+  Use(std::move(read));
   base::MutexLock lock(mutex_);
   mark_ = mark;
-  principals_ = std::make_shared<const Principals>(std::move(read));
   return absl::OkStatus();
 }
 
+bool Gate::IsAsRead(const Mark& mark) const {
+  base::MutexLock lock(mutex_);
+  return mark == mark_;
+}
+
+// Workers of the tenants so far may have mapped the arena, whether or not the file names them
+// still.
+bool Gate::MayTakeOver(const Principals& read) const {
+  base::MutexLock lock(mutex_);
+  std::set<std::string> all = tenants_;
+  all.insert(read.tenants().begin(), read.tenants().end());
+  return all.size() <= 1 || tenants_.size() > 1;
+}
+
+void Gate::Use(Principals read) {
+  base::MutexLock lock(mutex_);
+  tenants_.insert(read.tenants().begin(), read.tenants().end());
+  principals_ = std::make_shared<const Principals>(std::move(read));
+}
+
 void Gate::ReadAgainIfChanged() {
+  if (IsAsRead(MarkOfFile())) return;
+  base::MutexLock one(reading_);
   const Mark mark = MarkOfFile();
-  {
-    base::MutexLock lock(mutex_);
-    if (mark == mark_) return;
-    mark_ = mark;
-  }
-  absl::StatusOr<Principals> read = ReadFile();
-  if (read.ok() && read->tenants().size() > 1 && !has_tenants()) {
+  if (IsAsRead(mark)) return;
+  absl::StatusOr<Principals> read = ReadFile(path_);
+  if (read.ok() && !MayTakeOver(*read)) {
     read = absl::InvalidArgumentError(
         absl::StrCat("access: ", path_,
                      " names a second tenant, and workers of the first may have mapped the "
                      "arena: restart prefixd"));
   }
-  if (!read.ok()) {
+  if (read.ok()) {
+    Use(*std::move(read));
+    spdlog::info("access: {} was read again", path_);
+  } else {
     cache_->Count("access.bad_file");
     spdlog::warn("{}; the file before stays in force", std::string(read.status().message()));
-    return;
   }
-  spdlog::info("access: {} was read again", path_);
   base::MutexLock lock(mutex_);
-  principals_ = std::make_shared<const Principals>(*std::move(read));
+  mark_ = mark;
 }
 
 std::shared_ptr<const Principals> Gate::principals() const {
@@ -119,7 +138,7 @@ std::shared_ptr<const Principals> Gate::principals() const {
 
 bool Gate::has_tenants() const {
   base::MutexLock lock(mutex_);
-  return principals_ != nullptr && principals_->tenants().size() > 1;
+  return tenants_.size() > 1;
 }
 
 Gate::Seen Gate::SeeOnTcp(const Principals& principals,

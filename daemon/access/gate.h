@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -47,8 +48,11 @@ class Gate {
   // `status` says that all are taken.
   std::shared_ptr<void> TakeSeat(const grpc::ServerContextBase& context, grpc::Status* status)
       PREFIXD_EXCLUDES(mutex_);
-  // Returns true if a worker that maps the arena would see other tenants' pages.
+  // Returns true if a worker that maps the arena would see other tenants' pages: the file named
+  // several, in any version since the start.
   bool has_tenants() const PREFIXD_EXCLUDES(mutex_);
+  // Reads an access file. InvalidArgument names it, and the line or entry that is wrong.
+  static absl::StatusOr<Principals> ReadFile(const std::string& path);
 
   // Counts, logs and returns a refusal of what a caller may call, but not of this.
   // PERMISSION_DENIED.
@@ -78,8 +82,10 @@ class Gate {
   };
 
   Mark MarkOfFile() const;
-  absl::StatusOr<Principals> ReadFile() const;
+  bool IsAsRead(const Mark& mark) const PREFIXD_EXCLUDES(mutex_);
   void ReadAgainIfChanged() PREFIXD_EXCLUDES(mutex_);
+  bool MayTakeOver(const Principals& read) const PREFIXD_EXCLUDES(mutex_);
+  void Use(Principals read) PREFIXD_EXCLUDES(mutex_);
   std::shared_ptr<const Principals> principals() const PREFIXD_EXCLUDES(mutex_);
   Seen See(const grpc::ServerContextBase& context) PREFIXD_EXCLUDES(mutex_);
   Seen SeeOnTcp(const Principals& principals, const grpc::ServerContextBase& context) const;
@@ -90,9 +96,11 @@ class Gate {
   cache::Cache* const cache_;
   const std::optional<Token> token_;
   const std::string path_;
+  base::Mutex reading_;  // one thread at a time reads the file again; taken before mutex_
   mutable base::Mutex mutex_;
   std::shared_ptr<const Principals> principals_ PREFIXD_GUARDED_BY(mutex_);
   Mark mark_ PREFIXD_GUARDED_BY(mutex_);
+  std::set<std::string> tenants_ PREFIXD_GUARDED_BY(mutex_);      // of all versions of the file
   std::map<std::string, Rate> rates_ PREFIXD_GUARDED_BY(mutex_);  // by name
   std::map<std::string, std::weak_ptr<int>> seats_ PREFIXD_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point logged_ PREFIXD_GUARDED_BY(mutex_);

@@ -128,6 +128,8 @@ absl::StatusOr<json> ReadFile(const std::string& text) {
     const auto end = text.begin() + static_cast<long>(std::min(error.byte, text.size()));
     return absl::InvalidArgumentError(
         absl::StrCat("line ", 1 + std::count(text.begin(), end, '\n'), ": ", error.what()));
+  } catch (const json::exception& error) {  // a number that no double can hold
+    return absl::InvalidArgumentError(error.what());
   }
   if (!file.is_object()) return absl::InvalidArgumentError("line 1: the file is not one object");
   for (const auto& [name, list] : file.items()) {

@@ -1,4 +1,5 @@
 // Who may call: TLS, roles, tenants, limits and the audit log, against the real program.
+#include <filesystem>
 #include <fstream>
 
 #include "grpcpp/generic/generic_stub.h"
@@ -304,6 +305,8 @@ TEST_F(AccessTest, S6TenantsHaveSpacesOfTheirOwnAndSeeNoOther) {
   Worker mapper(target());
   mapper.AttachArena();
   EXPECT_FALSE(mapper.attached.arena());
+  // Nor is there a file with both tenants' pages, which the socket's group could read.
+  EXPECT_FALSE(std::filesystem::exists(arena_path_));
   EXPECT_THAT(mapper.attached.why_no_arena(), HasSubstr("several tenants"));
 }
 
@@ -413,6 +416,7 @@ TEST(PrincipalsTest, ABadFileNamesItsLineOrEntry) {
     return read.ok() ? "" : std::string(read.status().message());
   };
   EXPECT_THAT(why("{\n\n]"), HasSubstr("line 3"));
+  EXPECT_THAT(why(R"({"tokens": [{"sessions": 1e999}]})"), HasSubstr("number overflow"));
   EXPECT_THAT(why(R"({"token": []})"), HasSubstr("unknown list \"token\""));
   EXPECT_THAT(why(R"({"certificates": [{"name": "x", "tenant": "a", "role": "owner"}]})"),
               HasSubstr("certificates[0] \"role\""));
