@@ -318,7 +318,7 @@ class FailureTest(LlamaCppTest):
         self.addCleanup(self.daemon.send, signal.SIGCONT)
         for begin in (0, 1000, 2000, 0):
             answer = llama.complete(text(begin, 300))
-            self.assertLess(answer["took_s"], 10 * quick + 2.5)
+            self.assertLess(answer["took_s"], 10 * quick + 20)  # without deadlines it would never end
             self.assertEqual((answer["restored"], answer["stored"]), (0, 0))
             if begin == 0:
                 self.assertEqual(answer["tokens"], first["tokens"])

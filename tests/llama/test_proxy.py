@@ -242,6 +242,7 @@ class WhyTest(LlamaTest):
         proxy.complete(prompt, 1)
         self.assertEqual(self.ask(proxy, prompt + "#", "once").computed, 1)
         self.assertEqual(proxy.count("recomputed_tokens"), 0)
+        wait_for("both states to be saved", lambda: proxy.count("saves") == 2)
         # Somebody asks the server itself for as many other tokens: its slot looks as before.
         server.complete("#" * 301, 1, id_slot=0)
         answer = self.ask(proxy, prompt + "##", "again")
