@@ -348,6 +348,13 @@ TEST_F(AccessTest, S6EachVerbThatShowsOrChangesSomethingHasALineInTheAuditLog) {
   EXPECT_THAT(Read(Path("audit")),
               AllOf(HasSubstr("Admin.Clear by token o"), HasSubstr(": OK\n"),
                     HasSubstr("Admin.Clear by token r"), HasSubstr("refused, ")));
+  // Callers whom the access file does not name are refused and counted, and fill no file.
+  const std::string before = Read(Path("audit"));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Call(channel, "Admin.Clear", SecretOf(9)).error_code(), StatusCode::UNAUTHENTICATED);
+  }
+  EXPECT_EQ(Read(Path("audit")), before);
+  EXPECT_GE(Counted("refused.wrong_token"), 20u);
   // The admin socket, which no gate guards, is audited too.
   Context context;
   v1::ListSessionsReply sessions;
