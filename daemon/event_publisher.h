@@ -64,7 +64,7 @@ class EventPublisher {
   const std::unique_ptr<Sockets> sockets_;
   std::string publish_endpoint_, replay_endpoint_;
   std::atomic<bool> stopping_{false};
-  // Of the thread.
+  // Only the thread uses these.
   std::unique_ptr<index::EventReader> reader_;
   std::map<block::SpaceId, PublishedSpace> spaces_;
   std::deque<Sent> sent_;

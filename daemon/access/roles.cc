@@ -21,11 +21,11 @@ constexpr RoleLine kTable[] = {
     {"PrefixCache.Fetch", true, true, true},
     {"PrefixCache.Pin", false, true, true},
     {"PrefixCache.Unpin", false, true, true},
-    // Of a tenant's own spaces only, unless its tenant is "*".
+    // These tell of, and clear, a tenant's own spaces only, unless the tenant is "*".
     {"Admin.GetStats", true, true, true},
     {"Admin.ListSpaces", true, true, true},
     {"Admin.Clear", false, false, true},
-    // Of the daemon as a whole.
+    // These concern the daemon as a whole.
     {"Admin.GetConfig", false, false, true, true},
     {"Admin.Flush", false, false, true, true},
     {"Admin.Verify", false, false, true, true},

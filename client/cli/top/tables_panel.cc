@@ -121,7 +121,7 @@ std::vector<TopLine> SessionTable(const TopView& view, size_t columns, size_t ro
   return lines;
 }
 
-// Of the space that is drilled into, or of all, each with its space.
+// Returns the prefixes of the space that is drilled into, or of all spaces, each with its space.
 std::vector<TopLine> PrefixTable(const TopView& view, size_t room) {
   if (room < 3) return {};
   std::vector<Column> layout = {

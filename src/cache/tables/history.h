@@ -41,7 +41,7 @@ class History {
     uint32_t tokens = 0;
     double age_s = 0;
   };
-  // Those that read a whole block, newest first; of `space` alone, if it is not null.
+  // Returns the answers that read a whole block, newest first; of `space` alone, if it is not null.
   std::vector<Read> Reads(const block::SpaceId* space, int64_t now_us) const
       PREFIXD_EXCLUDES(mutex_);
   uint64_t MemoryBytes() const PREFIXD_EXCLUDES(mutex_);
