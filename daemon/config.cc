@@ -302,6 +302,7 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   if (config.token_file == "auto") config.token_file = AutoTokenPath(config.socket);
   config.Echo("admin-socket", config.admin_socket.empty() ? "off" : config.admin_socket);
   config.Echo("token-file", config.token_file);
+  config.Echo("otlp-endpoint", config.collector.has_value() ? ToString(*config.collector) : "off");
   PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
   if (!config.arena.empty()) config.Echo("arena", config.arena);

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/size.h"
+#include "daemon/tracing/collector_address.h"
 
 namespace prefixd::daemon {
 
@@ -53,9 +54,12 @@ struct Config {
   bool page = false;                 // serve the page on the metrics' address
   // ZeroMQ addresses; empty = none.
   std::string events_publish, events_replay;
-  std::string events_topic;  // of what is published
-  uint32_t events_kept = 0;  // of the last events, for who follows them
-  std::string token_file;    // path, "auto" resolved; TCP callers must send its token
+  std::string events_topic;                   // of what is published
+  uint32_t events_kept = 0;                   // of the last events, for who follows them
+  std::optional<CollectorAddress> collector;  // of spans; nullopt = no call is traced
+  std::string collector_unusable;             // why what OTEL_* variables name is none
+  double trace_ratio = 0;                     // of the calls without a traceparent
+  std::string token_file;  // path, "auto" resolved; TCP callers must send its token
   std::string tls_certificate, tls_key, tls_client_ca;  // paths; empty = none
   std::string access, audit_log;                        // paths; empty = none
   std::string directory;                                // path of the SSD tier, "auto" resolved

@@ -22,8 +22,9 @@ constexpr uint64_t kWaitingBytes = uint64_t{4} << 20;  // memory of short reques
 }  // namespace
 
 Dispatch::Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
-                   const StreamPatience& streams)
+                   const StreamPatience& streams, Tracer* tracer)
     : cache_(cache),
+      tracer_(tracer),
       most_here_(CallbackThreads() - 1),
       patience_(streams),
       token_limit_(LimitOf(token_message_bytes)),

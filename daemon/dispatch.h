@@ -20,6 +20,7 @@
 #include "daemon/long_requests.h"
 #include "daemon/shares.h"
 #include "daemon/stream_limit.h"
+#include "daemon/tracing/call_trace.h"
 #include "daemon/unary_call.h"
 #include "daemon/unix_listener.h"
 #include "wire/limits.h"
@@ -33,9 +34,10 @@ class Dispatch {
   // A session that is alone may have `threads` calls that wait for another worker, as many that
   // wait for room or a disk, and as many streams of pages; all sessions together twice as many
   // (Shares). Further ones are answered RESOURCE_EXHAUSTED. `cache` counts them and must outlive
-  // this. `token_message_bytes`: largest message with tokens.
+  // this, as must `tracer`; null: no call is traced. `token_message_bytes`: largest message with
+  // tokens.
   Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
-           const StreamPatience& streams);
+           const StreamPatience& streams, Tracer* tracer = nullptr);
 
   // `name`: the verb's counter ("rpc.match"). `has_tokens`: its messages may be as long as
   // token_limit() allows.
@@ -52,6 +54,10 @@ class Dispatch {
                                   const grpc::ByteBuffer* message, grpc::ByteBuffer* reply,
                                   const Handle& handle) {
     auto* const call = new UnaryCall<Request, Reply>(context, cache_, &later_, reply);
+    if (tracer_ != nullptr) {
+      const std::string& service = Request::descriptor()->file()->service(0)->full_name();
+      call->IsTraced(CallTrace::Begin(tracer_, *context, {service, verb.name}));
+    }
     const absl::StatusOr<uint64_t> bytes =
         UnfoldedBytes(*Request::descriptor(), *message,
                       {.bytes = verb.has_tokens ? token_limit_.bytes : wire::kMaxMessageBytes,
@@ -169,6 +175,7 @@ class Dispatch {
   const StreamPatience& patience() const { return patience_; }
   // Threads for short work that must not run on gRPC's threads nor wait for those of other calls.
   base::Threads* later() { return &later_; }
+  Tracer* tracer() const { return tracer_; }  // null: no call is traced
   // Returns the answer to a call or stream that found none of `most` threads free. Counts it.
   grpc::Status Refuse(size_t most);
   // Returns the answer to a call or stream whose session or host has its share. Counts it.
@@ -205,6 +212,7 @@ class Dispatch {
   }
 
   cache::Cache* const cache_;
+  Tracer* const tracer_;
   const int most_here_;
   const StreamPatience patience_;
   const MessageLimit token_limit_;

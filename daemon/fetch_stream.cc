@@ -10,6 +10,7 @@
 #include "daemon/inbound.h"
 #include "daemon/message.h"
 #include "daemon/stream_limit.h"
+#include "daemon/tracing/call_trace.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/page_message.h"
 #include "wire/request.h"
@@ -39,16 +40,21 @@ class FetchStream final : public Reactor, public cache::FetchSink {
         call_(cache, "rpc.fetch"),
         context_(context),
         limit_(context),
-        running_(dispatch->Running()) {}
+        running_(dispatch->Running()) {
+    if (Tracer* const tracer = dispatch->tracer(); tracer != nullptr)
+      trace_ =
+          CallTrace::Begin(tracer, *context, {v1::PrefixCache::service_full_name(), "rpc.fetch"});
+  }
 
   void Start(const grpc::ByteBuffer& request) {
     v1::FetchRequest fetch;
     absl::Status status = ReadSmall(request, &fetch);
     absl::StatusOr<cache::FetchRequest> wanted = wire::FromProto(fetch);
     if (status.ok()) status = wanted.status();
-    if (!status.ok()) return Finish(call_.End(status));
+    if (!status.ok()) return Finish(Traced(call_.End(status)));
     share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
-    if (share_ == nullptr) return Finish(dispatch_->RefuseShare(dispatch_->streams()->most()));
+    if (share_ == nullptr)
+      return Finish(Traced(dispatch_->RefuseShare(dispatch_->streams()->most())));
     dispatch_->streams()->Post([this, session = block::SessionId{fetch.session()},
                                 wanted = *std::move(wanted)] { Run(session, wanted); });
   }
@@ -97,7 +103,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
       base::MutexLock lock(mutex_);
       if (status.ok() && broken_) status = absl::CancelledError("fetch: the worker went away");
       if (stalled_) status = Stalled();
-      end = call_.End(status);
+      end = Traced(call_.End(status));
       if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // OnWriteDone finishes
     }
     if (end.has_value()) Finish(*end);  // do not touch `this` afterwards
@@ -127,6 +133,10 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     if (running_ == nullptr) running_ = dispatch_->Running();
     return !broken_;
   }
+  grpc::Status Traced(grpc::Status status) {
+    if (trace_ != nullptr) trace_->End(status);
+    return status;
+  }
   absl::Status Stalled() const {
     return absl::DeadlineExceededError(
         absl::StrCat("fetch: nobody read for ",
@@ -137,6 +147,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
   Dispatch* const dispatch_;
   Call call_;
   grpc::CallbackServerContext* const context_;
+  std::unique_ptr<CallTrace> trace_;  // null: not traced
   const InboundCall counted_{context_->peer()};
   const StreamLimit limit_;
   std::shared_ptr<void> running_;  // null while Run waits long for its reader

@@ -18,6 +18,7 @@ void HandOutCall::End(grpc::Status status) {
   if (status.ok() && gave_up_) status = {grpc::StatusCode::CANCELLED, "the caller stopped waiting"};
   if (status.ok()) status = WriteReply();
   if (!status.ok()) hand_out_.TakeBack();
+  if (trace_ != nullptr) trace_->End(status);
   Finish(status);
 }
 

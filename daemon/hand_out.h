@@ -14,6 +14,7 @@
 #include "base/threads.h"
 #include "cache/cache.h"
 #include "daemon/inbound.h"
+#include "daemon/tracing/call_trace.h"
 
 namespace prefixd::daemon {
 
@@ -57,6 +58,13 @@ class HandOut {
   std::vector<block::PinId> pins_;
 };
 
+// For whom the cache does something.
+struct Caller {
+  HandOut* hand_out;
+  const grpc::ServerContextBase* context;
+  CallTrace* trace;  // null: not traced
+};
+
 // What a call asks for.
 struct Asked {
   const char* verb = "";  // its counter: "rpc.match"
@@ -78,6 +86,9 @@ class HandOutCall : public grpc::ServerUnaryReactor {
   void BelongsTo(block::SessionId session) { hand_out_.set_session(session); }
   void Asks(Asked asked) { asked_ = std::move(asked); }
   const Asked& asked() const { return asked_; }
+  void IsTraced(std::unique_ptr<CallTrace> trace) { trace_ = std::move(trace); }
+  CallTrace* trace() { return trace_.get(); }  // null: not traced
+  Caller caller() { return {&hand_out_, context_, trace_.get()}; }
   block::SessionId session() const { return hand_out_.session(); }
   std::string peer() const { return context_->peer(); }
   grpc::CallbackServerContext& context() const { return *context_; }
@@ -101,6 +112,7 @@ class HandOutCall : public grpc::ServerUnaryReactor {
   std::atomic<bool> gave_up_{false};
   Asked asked_;
   HandOut hand_out_;
+  std::unique_ptr<CallTrace> trace_;
 };
 
 }  // namespace prefixd::daemon

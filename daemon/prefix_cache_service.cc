@@ -169,7 +169,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const
           return AnswerItems(*call->request(), *items, call, call->reply());
         };
         const auto bring = [=, this] {
-          BringAll(call->session(), *items);
+          BringAll(call, *items);
           return answer();
         };
         const auto here = [=, this]() -> std::optional<absl::Status> {
@@ -206,30 +206,38 @@ std::optional<absl::Status> PrefixCacheService::AnswerHere(const v1::AcquireRequ
       cache_->AcquireHere(call->session(), items.front(), patience);
   if (!acquired.ok()) return acquired.status();
   if (!acquired->has_value()) return std::nullopt;
-  AnswerSet(request, 0, items, {&**acquired, 1}, MicrosSince(start), call, reply);
+  AnswerSet(request, 0, items, {&**acquired, 1}, start, call, reply);
   return EndOfAcquire(*call, cache_->epoch(), reply);
 }
 
 // A store that does not answer is a miss: the local answer stands.
-void PrefixCacheService::BringAll(block::SessionId session, Items& items) {
+void PrefixCacheService::BringAll(HandOutCall* call, Items& items) {
   for (cache::Request& item : items) {
     const auto start = std::chrono::steady_clock::now();
-    cache_->Bring(session, item).IgnoreError();
+    cache_->Bring(call->session(), item).IgnoreError();
     item.remote_us = MicrosSince(start);
+    if (call->trace() != nullptr)
+      call->trace()->Phase("prefixd.remote", start, std::chrono::steady_clock::now());
   }
 }
 
 void PrefixCacheService::AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
-                                   std::span<const cache::Acquired> set, uint64_t micros,
+                                   std::span<const cache::Acquired> set, TraceTime start,
                                    HandOutCall* call, v1::AcquireReply* reply) {
+  const uint64_t micros = MicrosSince(start);
+  if (call->trace() != nullptr)
+    call->trace()->Acquired(std::span(items).subspan(begin, set.size()), set, start);
   for (const cache::Acquired& acquired : set) call->hand_out()->Add(acquired.lease);
   for (size_t i = 0; i < set.size(); ++i) {
     const v1::AcquireRequest::Item& from = request.items(static_cast<int>(begin + i));
     v1::Answer* answer = reply->add_answers();
     WriteAcquired(set[i], answer);
-    LogAcquire(items[begin + i], set[i], micros);
+    LogAcquire(items[begin + i], set[i], micros, call->context());
     if (!from.reserve()) continue;
+    const auto asked = std::chrono::steady_clock::now();
     ReserveIn(from, std::move(items[begin + i]), call->session(), answer);
+    if (call->trace() != nullptr)
+      call->trace()->Phase("prefixd.reserve", asked, std::chrono::steady_clock::now());
     call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
   }
 }
@@ -241,9 +249,9 @@ bool PrefixCacheService::CountIfSlow(uint64_t micros) {
 }
 
 void PrefixCacheService::LogAcquire(const cache::Request& request, const cache::Acquired& acquired,
-                                    uint64_t micros) {
+                                    uint64_t micros, const Context& context) {
   if (CountIfSlow(OwnMicros(request, acquired, micros))) {
-    spdlog::warn("{}", SlowLine(request, acquired, micros));
+    spdlog::warn("{}{}", SlowLine(request, acquired, micros), TraceIdNote(context));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", AcquireLine(request, acquired, micros));
   }
@@ -258,7 +266,7 @@ absl::Status PrefixCacheService::AnswerItems(const v1::AcquireRequest& request, 
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
         AcquireItems(call->session(), std::span(items).subspan(begin, end - begin), patience));
-    AnswerSet(request, begin, items, set, MicrosSince(start), call, reply);
+    AnswerSet(request, begin, items, set, start, call, reply);
   }
   return EndOfAcquire(*call, cache_->epoch(), reply);
 }
@@ -288,13 +296,15 @@ PrefixCacheService::Reactor* PrefixCacheService::Prefetch(Context* context, cons
   return dispatch_->Serve<v1::AcquireRequest, v1::PrefetchReply>(
       context, {.name = "rpc.prefetch", .has_tokens = true}, request, reply, [this](auto* call) {
         const bool bring = cache_->has_remote();
-        const auto work = [=, this] { return DoPrefetch(call->request(), bring, call->reply()); };
+        const auto work = [=, this] {
+          return DoPrefetch(call->request(), bring, call, call->reply());
+        };
         bring ? dispatch_->Waiting(call, work) : dispatch_->Quick(call, work);
       });
 }
 
 absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, bool bring,
-                                            v1::PrefetchReply* reply) {
+                                            HandOutCall* call, v1::PrefetchReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(std::vector<cache::Request> items,
                            wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
@@ -305,7 +315,7 @@ absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, bool br
                              cache_->MatchSet({request->session()}, set));
     for (cache::Request& item : set) item.max_tokens = answers.front().restorable_tokens;
   }
-  if (bring) BringAll({request->session()}, items);
+  if (bring) BringAll(call, items);
   for (const cache::Request& item : items) {
     PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
                              cache_->Prefetch({request->session()}, item));
@@ -364,7 +374,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const 
         const v1::CommitRequest& wanted = *call->request();
         const auto work = [=, this, running = dispatch_->Running()] {
           const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
-          return DoCommit(*call->request(), patience, call->hand_out(), call->reply());
+          return DoCommit(*call->request(), patience, call->caller(), call->reply());
         };
         const bool quick =
             StagedPages(wanted) <= kFewPages && wanted.durability() != v1::DURABILITY_SSD;
@@ -374,18 +384,20 @@ PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const 
 }
 
 absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
-                                          const cache::Patience& patience, HandOut* hand_out,
+                                          const cache::Patience& patience, const Caller& caller,
                                           v1::CommitReply* reply) {
   const auto start = std::chrono::steady_clock::now();
   PREFIXD_ASSIGN_OR_RETURN(const cache::CommitRequest commit, wire::FromProto(request));
   PREFIXD_ASSIGN_OR_RETURN(const block::CommitAnswer answer,
                            cache_->Commit({request.session()}, commit, patience));
-  hand_out->Add(answer.lease);
+  caller.hand_out->Add(answer.lease);
+  if (caller.trace != nullptr) caller.trace->Committed(answer, start);
   wire::ToProto(answer, reply);
   reply->set_epoch(cache_->epoch());
   const uint64_t micros = MicrosSince(start);
   if (CountIfSlow(micros)) {
-    spdlog::warn("slow: {}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
+    spdlog::warn("slow: {}{}", CommitLine(commit, answer, cache_->GetHoldings(), micros),
+                 TraceIdNote(*caller.context));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
   }
@@ -455,8 +467,8 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* cont
                                                                    Message* reply) {
   return StartPut(
       cache_, dispatch_, context, reply,
-      [this](const v1::CommitRequest& header, const cache::Patience& patience, HandOut* hand_out,
-             v1::CommitReply* commit) { return DoCommit(header, patience, hand_out, commit); });
+      [this](const v1::CommitRequest& header, const cache::Patience& patience, const Caller& caller,
+             v1::CommitReply* commit) { return DoCommit(header, patience, caller, commit); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(Context* context,

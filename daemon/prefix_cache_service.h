@@ -80,17 +80,19 @@ class PrefixCacheService final : public internal::Everything {
                                          HandOutCall* call, v1::AcquireReply* reply);
   // Writes the answers of the set that begins with item `begin`.
   void AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
-                 std::span<const cache::Acquired> set, uint64_t micros, HandOutCall* call,
+                 std::span<const cache::Acquired> set, TraceTime start, HandOutCall* call,
                  v1::AcquireReply* reply);
-  void LogAcquire(const cache::Request& request, const cache::Acquired& acquired, uint64_t micros);
+  void LogAcquire(const cache::Request& request, const cache::Acquired& acquired, uint64_t micros,
+                  const Context& context);
   bool CountIfSlow(uint64_t micros);  // true: it was, and is counted
-  void BringAll(block::SessionId session, Items& items);
-  absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, v1::PrefetchReply* reply);
+  void BringAll(HandOutCall* call, Items& items);
+  absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, HandOutCall* call,
+                          v1::PrefetchReply* reply);
   absl::Status DoRelease(const v1::ReleaseRequest& request);
   absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
                          v1::ReserveReply* reply);
   absl::Status DoCommit(const v1::CommitRequest& request, const cache::Patience& patience,
-                        HandOut* hand_out, v1::CommitReply* reply);
+                        const Caller& caller, v1::CommitReply* reply);
   absl::Status DoPin(const v1::PinRequest& request, HandOutCall* call, v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
   // Acquires the items of one set, or a single item.

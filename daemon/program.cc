@@ -216,6 +216,7 @@ absl::Status Program::Open() {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
   PREFIXD_RETURN_IF_ERROR(ListenForMetrics());
+  StartTracing();
   if (!config_.access.empty() && !config_.arena.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const Principals principals, Gate::ReadFile(config_.access));
     if (principals.tenants().size() > 1) {
@@ -257,6 +258,7 @@ absl::Status Program::Open() {
                               .token_message_bytes = wire::TokenMessageBytes(budgets.ram_bytes),
                               .message_bytes = MessageBytes(budgets.ram_bytes),
                               .slow_request = config_.slow_request,
+                              .tracer = tracer_.get(),
                               .version = kVersion,
                               .settings = config_.settings};
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options, std::move(claims)));
@@ -357,6 +359,26 @@ void Program::CountLogLoss() {
   counted_ = loss;
 }
 
+void Program::StartTracing() {
+  if (!config_.collector_unusable.empty())
+    spdlog::warn("tracing: off, {}", config_.collector_unusable);
+  if (!config_.collector.has_value() || tracer_ != nullptr) return;
+  tracer_ = Tracer::Start(*config_.collector, config_.trace_ratio);
+  spdlog::info("tracing: spans go to {}", ToString(*config_.collector));
+}
+
+void Program::CountSpans() {
+  if (tracer_ == nullptr) return;
+  const Exporter::Totals now = tracer_->totals();
+  const auto count = [this](const char* counter, uint64_t value, uint64_t counted) {
+    if (value > counted) cache_->Count(counter, value - counted);
+  };
+  count("trace.spans_exported", now.exported, counted_spans_.exported);
+  count("trace.spans_dropped", now.dropped, counted_spans_.dropped);
+  count("trace.exports_failed", now.failures, counted_spans_.failures);
+  counted_spans_ = now;
+}
+
 void Program::NameArena() const {
   const cache::ArenaPlace arena = cache_->arena();
   if (!arena.shared) return;
@@ -402,6 +424,7 @@ int Program::ServeUntilSignal() {
     if (std::chrono::steady_clock::now() >= next_look) {
       next_look = std::chrono::steady_clock::now() + kLookInterval;
       CountLogLoss();
+      CountSpans();
       LookAtArena();
       LookAtIndex();
       if (cache_->CouldHaveArena()) return 0;
@@ -503,6 +526,7 @@ int Program::Drain(bool* stop) {
   const uint64_t unsaved = cache_->GetStats().dirty_bytes;
   const bool shared = cache_->arena().shared;
   server_.reset();
+  if (*stop && tracer_ != nullptr) tracer_->Stop();
   publisher_.reset();
   cache_.reset();
   return *stop ? LogStop(result.flushed_bytes, unsaved, shared) : kExitOk;

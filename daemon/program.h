@@ -14,6 +14,7 @@
 #include "daemon/log.h"
 #include "daemon/metrics/endpoint.h"
 #include "daemon/server.h"
+#include "daemon/tracing/tracer.h"
 
 namespace prefixd::daemon {
 
@@ -47,6 +48,8 @@ class Program {
   void LogStopping(int signal) const;
   void LogStats() const;
   void CountLogLoss();
+  void StartTracing();
+  void CountSpans();
   void NameArena() const;  // writes beside the arena whose it is, for prefixctl arenas
   void LookAtIndex();      // tells who asks for health once it is whole
   void LookAtArena();      // logs when its tmpfs begins or ends to limit it
@@ -57,6 +60,8 @@ class Program {
   bool loaded_ = false;         // the index, as of the last look
   bool arena_limited_ = false;  // by its tmpfs, as of the last look
   LogLoss counted_;             // log losses that the cache has counted
+  Exporter::Totals counted_spans_;
+  std::unique_ptr<Tracer> tracer_;  // null: none; hears of the cache, so destroyed after it
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<EventPublisher> publisher_;  // null: none; follows the cache, so destroyed first
   std::unique_ptr<Server> server_;             // after the cache that it serves, so destroyed first

@@ -13,6 +13,7 @@
 #include "daemon/inbound.h"
 #include "daemon/message.h"
 #include "daemon/stream_limit.h"
+#include "daemon/tracing/call_trace.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"  // how messages become bytes
 #include "wire/page_message.h"
 
@@ -49,7 +50,11 @@ class PutStream final : public Reactor {
         until_(DeadlineOf(*context, kMaxStream)),
         response_(response),
         commit_(std::move(commit)),
-        link_(std::make_shared<Link>()) {}
+        link_(std::make_shared<Link>()) {
+    if (Tracer* const tracer = dispatch->tracer(); tracer != nullptr)
+      trace_ =
+          CallTrace::Begin(tracer, *context, {v1::PrefixCache::service_full_name(), "rpc.put"});
+  }
   ~PutStream() override {
     base::MutexLock lock(link_->mutex);
     link_->stream = nullptr;
@@ -189,7 +194,7 @@ class PutStream final : public Reactor {
     v1::CommitReply reply;
     if (status.ok()) status = Ended();
     if (status.ok() && header_.tokens() > 0) {
-      status = commit_(header_, ForOneWait(), &*hand_out_, &reply);
+      status = commit_(header_, ForOneWait(), {&*hand_out_, context_, trace_.get()}, &reply);
     }
     // Once a worker has gone its session ends, and its call fails in many ways: tell the cause.
     if (context_->IsCancelled()) status = absl::CancelledError("put: the worker went away");
@@ -202,7 +207,9 @@ class PutStream final : public Reactor {
       cache_->Abandon(session_, reservation_)
           .IgnoreError();  // perhaps unknown, which `status` says then
     }
-    Finish(call_.End(status));
+    const grpc::Status end = call_.End(status);
+    if (trace_ != nullptr) trace_->End(end);
+    Finish(end);
   }
 
   // Returns OK if the stream ended as it should, else why it did not.
@@ -298,6 +305,7 @@ class PutStream final : public Reactor {
   Dispatch* const dispatch_;
   Call call_;
   grpc::CallbackServerContext* const context_;
+  std::unique_ptr<CallTrace> trace_;  // null: not traced
   const InboundCall counted_{context_->peer()};
   const StreamLimit limit_;
   const base::Deadline until_;

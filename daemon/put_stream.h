@@ -13,7 +13,7 @@ namespace prefixd::daemon {
 
 // Commits what a header asked for. The status that it returns is that of the call.
 using CommitCall = std::function<absl::Status(const v1::CommitRequest&, const cache::Patience&,
-                                              HandOut*, v1::CommitReply*)>;
+                                              const Caller&, v1::CommitReply*)>;
 
 // Returns the reactor of one call, which owns itself until the call is done. `cache` and `dispatch`
 // must outlive the server that runs it. At most two messages wait for the cache: the next is read

@@ -64,9 +64,11 @@ class GrpcServer final : public Server {
         options_(options),
         fd_path_(cache->arena().shared && !options.socket.empty() ? FdSocketPath(options.socket)
                                                                   : ""),
-        dispatch_(cache, options.threads, options.token_message_bytes, options.streams),
+        dispatch_(cache, options.threads, options.token_message_bytes, options.streams,
+                  options.tracer),
         sessions_(cache, options.version, std::filesystem::path(fd_path_).filename(),
-                  static_cast<size_t>(options.max_sessions)),
+                  static_cast<size_t>(options.max_sessions),
+                  options.tracer == nullptr ? nullptr : &options.tracer->loads()),
         gate_(cache, options.token, options.access_file),
         prefix_cache_(cache, &sessions_, &dispatch_, &gate_, options.slow_request),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings),

@@ -198,7 +198,9 @@ class Sessions::Stream final : public Sessions::Reactor {
       const auto bytes = base::AsBytes(request.resume());  // wire::Check has checked its length
       std::copy(bytes.begin(), bytes.end(), options.resume.emplace().begin());
     }
-    options.on_event = [outbox = outbox_](const cache::SessionEvent& event) {
+    options.on_event = [outbox = outbox_,
+                        loads = sessions_->loads_](const cache::SessionEvent& event) {
+      if (loads != nullptr) loads->Note(event);
       outbox->Send(ToEvent(event));
     };
     return options;

@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "cache/cache.h"
 #include "daemon/shares.h"
+#include "daemon/tracing/load_traces.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 
 namespace prefixd::daemon {
@@ -24,9 +25,11 @@ class Sessions {
   // `fd_socket`: the name of the side socket beside the gRPC one; empty = none, and so no arena.
   // There are at most `most` sessions at a time, and one process, or one host behind TCP, never has
   // more than it leaves to others. `cache` must outlive this; this must outlive the server that
-  // runs its streams.
-  Sessions(cache::Cache* cache, std::string version, std::string fd_socket, size_t most)
+  // runs its streams. `loads` hears of every event, and must outlive the cache; null: none does.
+  Sessions(cache::Cache* cache, std::string version, std::string fd_socket, size_t most,
+           LoadTraces* loads = nullptr)
       : cache_(cache),
+        loads_(loads),
         version_(std::move(version)),
         fd_socket_(std::move(fd_socket)),
         seats_(most) {}
@@ -59,6 +62,7 @@ class Sessions {
   void Forget(block::SessionId session) PREFIXD_EXCLUDES(mutex_);
 
   cache::Cache* const cache_;
+  LoadTraces* const loads_;
   const std::string version_;
   const std::string fd_socket_;
   Shares seats_;

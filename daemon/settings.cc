@@ -164,6 +164,32 @@ absl::Status ApplyEventsKept(const std::string& value, const Environment&, Confi
   return Wants(value, "a number from 1024 to 16777216");
 }
 
+// A variable of another program's setup that cannot be used does not keep prefixd from starting.
+absl::Status ApplyOtlpEndpoint(const std::string& value, const Environment& environment,
+                               Config* config) {
+  if (value == "off") return absl::OkStatus();
+  const bool is_auto = value == "auto";
+  const std::string url = is_auto ? CollectorOfEnvironment(environment) : value;
+  if (is_auto && url.empty()) return absl::OkStatus();
+  absl::StatusOr<CollectorAddress> address = ParseCollectorAddress(url);
+  if (address.ok()) {
+    config->collector = *std::move(address);
+  } else if (is_auto) {
+    config->collector_unusable = std::string(address.status().message());
+  } else {
+    return address.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyTraceRatio(const std::string& value, const Environment&, Config* config) {
+  if (!absl::SimpleAtod(value, &config->trace_ratio) || !(config->trace_ratio >= 0) ||
+      config->trace_ratio > 1) {
+    return Wants(value, "a number from 0 to 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
   PREFIXD_ASSIGN_OR_RETURN(config->ram, base::ParseSize(value));
   if (config->ram.percent <= 0 && config->ram.bytes == 0) return Wants(value, "more than 0");
@@ -347,6 +373,15 @@ constexpr SettingRule kSettings[] = {
      "changes of what is stored that are kept for those who follow them, about 150 bytes each once "
      "somebody does; who falls further behind is sent all that is stored again",
      ApplyEventsKept},
+    {"otlp-endpoint", "auto", "URL",
+     "OpenTelemetry collector that gets the spans of traced calls, by OTLP over HTTP: "
+     "http://localhost:4318/v1/traces say; auto: what OTEL_EXPORTER_OTLP_ENDPOINT or "
+     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names, else off; off: no call is traced",
+     ApplyOtlpEndpoint},
+    {"trace-ratio", "0", "RATIO",
+     "of the calls that come without a trace of their own, so many are traced: 0 to 1; the others "
+     "are traced if their caller says so",
+     ApplyTraceRatio},
     {"token-file", "auto", "PATH",
      "what callers on TCP must send a copy of; made, mode 0600, where there is none; auto: "
      "prefixd.token beside prefixd.sock",

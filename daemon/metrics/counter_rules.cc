@@ -46,6 +46,8 @@ constexpr const char* kRecoveredHelp = "Records of blocks that were read from th
 constexpr const char* kAdoptedHelp = "Pages that an earlier daemon left in RAM.";
 constexpr const char* kLogHelp =
     "Lines left out of the log: nobody took them, or there were too many.";
+constexpr const char* kSpansHelp =
+    "Spans of traced calls: those that the collector took, and those that nobody got.";
 constexpr const char* kVerifyHelp = "Pages that prefixctl verify checked.";
 constexpr const char* kDrainHelp = "Bytes that drains saved, or could not save.";
 constexpr const char* kAdmissionHelp = "Blocks that the SSD's write limits kept out.";
@@ -114,6 +116,9 @@ constexpr CounterRule kRules[] = {
     {"refused.*", "prefixd_refused_total", kCounter, kRefusedHelp, "reason"},
     {"access.bad_file", "prefixd_access_bad_files_total", kCounter,
      "Changes of the access file that could not be used: the one before stays in force."},
+    {"access.sessions_ended", "prefixd_access_sessions_ended_total", kCounter,
+     "Sessions that ended because the access file no longer has their caller, or not in its "
+     "tenant."},
     {"connections.cut", "prefixd_connections_cut_total", kCounter,
      "Connections that were cut because their unfinished messages kept too much memory."},
     {"streams.stalled", "prefixd_streams_stalled_total", kCounter,
@@ -347,6 +352,13 @@ constexpr CounterRule kRules[] = {
 
     {"log.dropped", "prefixd_log_lines_lost_total", kCounter, kLogHelp, "reason", "dropped"},
     {"log.limited", "prefixd_log_lines_lost_total", kCounter, kLogHelp, "reason", "limited"},
+    {"trace.spans_exported", "prefixd_trace_spans_total", kCounter, kSpansHelp, "result",
+     "exported", kOnceCounted},
+    {"trace.spans_dropped", "prefixd_trace_spans_total", kCounter, kSpansHelp, "result", "dropped",
+     kOnceCounted},
+    {"trace.exports_failed", "prefixd_trace_exports_failed_total", kCounter,
+     "Messages with spans that the collector did not take, each try.", nullptr, nullptr,
+     kOnceCounted},
 };
 
 }  // namespace

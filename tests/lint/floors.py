@@ -14,6 +14,7 @@ THIRD_PARTY = {
     "grpcpp/": {"wire", "daemon", "client/cpp", "client/cli"},
     "google/protobuf/": {"wire", "daemon", "client/cpp", "client/cli"},
     "prefixd/v1/": {"wire", "daemon", "client/cpp", "client/cli"},  # generated
+    "prefixd/otlp/": {"daemon"},  # generated
     "spdlog/": {"daemon"},
     "fmt/": {"daemon"},
     "prometheus/": {"daemon"},

@@ -1,0 +1,33 @@
+// Where spans are posted: the URL of a collector's OTLP/HTTP receiver.
+//
+// Pure functions.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace prefixd::daemon {
+
+struct CollectorAddress {
+  std::string host;  // a name, or an IP address without brackets
+  uint16_t port = 0;
+  std::string path;  // "/v1/traces"; the query belongs to it
+};
+
+// Reads "http://localhost:4318/v1/traces"; without a port 80, without a path "/v1/traces".
+// InvalidArgument for https, for a user before the host, and for what is no URL.
+absl::StatusOr<CollectorAddress> ParseCollectorAddress(const std::string& url);
+
+// "http://localhost:4318/v1/traces".
+std::string ToString(const CollectorAddress& address);
+// "localhost:4318", "[::1]:4318": what the header Host says.
+std::string HostAndPort(const CollectorAddress& address);
+
+// The URL that OpenTelemetry's variables give for traces: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT as it
+// is, else OTEL_EXPORTER_OTLP_ENDPOINT with /v1/traces behind it. Empty if neither is set, if they
+// are for another protocol than http/protobuf, or if OTEL_SDK_DISABLED is true.
+std::string CollectorOfEnvironment(const std::map<std::string, std::string>& environment);
+
+}  // namespace prefixd::daemon
