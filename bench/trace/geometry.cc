@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "bench/common/mix.h"
+#include "ram/arena.h"
 #include "ram/budget.h"
 
 namespace prefixd::bench {
@@ -10,32 +12,46 @@ namespace {
 
 constexpr uint64_t kUnit = 4096;
 constexpr uint64_t kSizesTried = 24;
-// A reserved token takes 8 bytes, of half of the index's sixteenth of the budget; and as much again
-// for leases.
-constexpr uint64_t kRamOfReservedToken = 2 * 8 * 2 * 16;
+constexpr uint64_t kIndexStep = uint64_t{1} << 20;
+// A reserved token takes 8 bytes, of half of the index's share; and as much again for leases.
+constexpr uint64_t kIndexOfReservedToken = 2 * 8 * 2;
 
-uint64_t ArenaBytes(uint64_t ram_bytes, bool has_ssd) {
-  const auto shares = ram::CutBudget(ram_bytes, has_ssd, /*shared_arena=*/false);
-  return shares.ok() ? shares->arena_bytes : 0;
+struct Wanted {
+  TraceShape shape;
+  uint64_t blocks = 0, longest = 0;  // of the trace
+  bool has_ssd = false;
+};
+
+// What the index will need at most: reservations, or the names of blocks and of those given up
+// (index/memory_test.cc, index/space.h).
+uint64_t IndexNeeds(const Wanted& wanted, uint64_t index_most_bytes) {
+  constexpr uint64_t kBytesOfGhost = 64;
+  const uint64_t ghosts = std::min<uint64_t>(65536, index_most_bytes / 512);
+  const uint64_t names =
+      wanted.blocks * wanted.shape.kv_blocks * (160 + 4 * uint64_t{wanted.shape.block_tokens}) +
+      ghosts * kBytesOfGhost;
+  const uint64_t reserved = kIndexOfReservedToken * wanted.longest * wanted.shape.tokens();
+  return std::max(reserved, names + reserved / 2) / 15 * 16;
 }
 
-// As the arena cuts it: ram/arena.h.
-uint64_t SlabBytes(uint64_t arena_bytes) {
-  const uint64_t wanted = std::clamp<uint64_t>(arena_bytes / 64, 4u << 20, 64u << 20);
-  return std::min(wanted, arena_bytes) / kUnit * kUnit;
-}
-
-uint64_t PagesIn(uint64_t arena_bytes, uint64_t page_bytes) {
-  const uint64_t slab = SlabBytes(arena_bytes);
-  return slab == 0 ? 0 : arena_bytes / slab * (slab / page_bytes);
+// Pages that a budget holds once the index has grown to what it needs (cache/room/index_share.cc).
+uint64_t PagesIn(uint64_t ram_bytes, const Wanted& wanted) {
+  const auto shares = ram::CutBudget(ram_bytes, wanted.has_ssd, /*shared_arena=*/false);
+  if (!shares.ok()) return 0;
+  const uint64_t slab = ram::Arena::DefaultSlab(shares->arena_bytes, /*shared=*/false);
+  const uint64_t index =
+      std::min(IndexNeeds(wanted, shares->index_most_bytes), shares->index_most_bytes);
+  const uint64_t grown = base::AlignUp(index - std::min(index, shares->index_bytes), kIndexStep);
+  const uint64_t left = shares->arena_bytes - std::min(grown, shares->arena_bytes);
+  return left / slab * (slab / wanted.shape.page_bytes);
 }
 
 // The smallest budget that holds so many pages; more budget never holds fewer by much.
-uint64_t SmallestRam(uint64_t pages, uint64_t page_bytes, bool has_ssd) {
-  uint64_t low = ram::kMinRamBudget, high = uint64_t{1} << 40;
+uint64_t SmallestRam(uint64_t pages, uint64_t least_ram, const Wanted& wanted) {
+  uint64_t low = least_ram, high = uint64_t{1} << 40;
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
-    if (PagesIn(ArenaBytes(middle, has_ssd), page_bytes) >= pages) {
+    if (PagesIn(middle, wanted) >= pages) {
       high = middle;
     } else {
       low = middle + 1;
@@ -78,22 +94,20 @@ std::vector<block::Token> TokensOf(const TraceShape& shape, std::span<const Trac
 
 RamFit FitRam(const TraceShape& shape, uint64_t blocks, uint64_t longest, bool has_ssd) {
   RamFit best;
+  Wanted wanted{.shape = shape, .blocks = blocks, .longest = longest, .has_ssd = has_ssd};
   // Of few blocks, larger pages: there is a smallest budget, and one whose index has room.
   const uint64_t least_ram =
-      std::max(ram::kMinRamBudget, kRamOfReservedToken * longest * shape.tokens());
-  const uint64_t least =
-      (ArenaBytes(least_ram, has_ssd) / (blocks * shape.kv_blocks) / kUnit + 1) * kUnit;
+      std::max(ram::kMinRamBudget, 16 * kIndexOfReservedToken * longest * shape.tokens());
+  wanted.shape.page_bytes = kUnit;
+  const uint64_t least = (PagesIn(least_ram, wanted) / (blocks * shape.kv_blocks) + 1) * kUnit;
   for (uint64_t step = 0; step < kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {
-    TraceShape tried = shape;
-    tried.page_bytes = std::max(shape.page_bytes, least) + step * kUnit;
-    const uint64_t pages = blocks * tried.kv_blocks;
-    const uint64_t ram = SmallestRam(pages, tried.page_bytes, has_ssd);
+    wanted.shape.page_bytes = std::max(shape.page_bytes, least) + step * kUnit;
+    const uint64_t ram = SmallestRam(blocks * shape.kv_blocks, least_ram, wanted);
     // Never more than was asked for: the smallest budget that would hold more, less a byte.
     for (const uint64_t candidate : {ram, ram - 1}) {
-      const uint64_t held =
-          PagesIn(ArenaBytes(candidate, has_ssd), tried.page_bytes) / tried.kv_blocks;
+      const uint64_t held = PagesIn(candidate, wanted) / shape.kv_blocks;
       if (held > best.blocks && held <= blocks) {
-        best = {.shape = tried, .ram_bytes = candidate, .blocks = held};
+        best = {.shape = wanted.shape, .ram_bytes = candidate, .blocks = held};
       }
     }
   }

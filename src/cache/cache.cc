@@ -106,8 +106,8 @@ bool Cache::NoteRefused(block::SessionId session, const block::NotShared& note) 
 
 absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
                                              block::SpaceIdentity identity) {
-  return verbs::OpenSpace(parts_->context, parts_->tables, parts_->space_board, session,
-                          std::move(identity));
+  return verbs::OpenSpace(parts_->context, parts_->tables, parts_->room, parts_->space_board,
+                          session, std::move(identity));
 }
 
 absl::StatusOr<std::vector<ToldSpace>> Cache::SpacesOfOthers(const Patience& patience) const {
@@ -197,7 +197,7 @@ block::HotPrefixes Cache::ListPrefixes(const block::SpaceId* space, uint32_t mos
 
 absl::StatusOr<block::ReservePlan> Cache::Reserve(block::SessionId session,
                                                   const ReserveRequest& request) {
-  return verbs::Reserve(parts_->context, parts_->tables, session, request);
+  return verbs::Reserve(parts_->context, parts_->tables, parts_->room, session, request);
 }
 
 absl::Status Cache::PutPage(block::SessionId session, block::ReservationId reservation,

@@ -42,8 +42,13 @@ void Context::CountEvicted(const index::Evicted& evicted) {
 }
 
 ram::BudgetShares Context::SharesNow() const {
-  const uint64_t budget = ram_budget_bytes;
-  return budget == options.ram_budget_bytes ? shares : ram::Recut(budget, shares).value_or(shares);
+  const uint64_t budget = ram_budget_bytes, index = index_share_bytes;
+  ram::BudgetShares now =
+      budget == options.ram_budget_bytes ? shares : ram::Recut(budget, shares).value_or(shares);
+  const uint64_t grown = index - std::min(index, now.index_bytes);
+  now.index_bytes += grown;
+  now.arena_bytes -= grown;
+  return now;
 }
 
 absl::Status Context::OpenArena() {
@@ -97,12 +102,13 @@ absl::Status Context::Open() {
                            }));
   hasher = block::BlockHasher(hash_key, options.hash_bits);
   PREFIXD_RETURN_IF_ERROR(OpenArena());
-  index_share_bytes = shares.index_bytes;
+  index_share_bytes = index_least_bytes = shares.index_bytes;
+  index_most_bytes = shares.index_most_bytes;
   in_flight_share_bytes = shares.in_flight_bytes;
   index = std::make_unique<index::PrefixIndex>(index::PrefixIndex::Options{
       .limits = IndexLimits(shares.index_bytes),
-      // An eighth of the index's share, at about 64 bytes each.
-      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_bytes / 512)),
+      // An eighth of what the index may have, at about 64 bytes each.
+      .max_ghosts = static_cast<uint32_t>(std::min<uint64_t>(65536, shares.index_most_bytes / 512)),
       .max_events = options.max_events,
       .hasher = hasher,
       .clock = options.clock});

@@ -71,10 +71,12 @@ struct Context {
   AcquirePhases phases;
   base::HoldGauge longest_hold;  // of the tables' mutexes
 
-  ram::BudgetShares shares;  // as cut by Open
-  ram::BudgetShares SharesNow() const;
+  ram::BudgetShares shares;             // as cut by Open
+  ram::BudgetShares SharesNow() const;  // the index's is what it has grown to
   std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;
-  std::atomic<uint64_t> index_share_bytes{0}, in_flight_share_bytes{0};  // as they are now
+  // As they are now. Room changes the index's share.
+  std::atomic<uint64_t> index_share_bytes{0}, index_least_bytes{0}, index_most_bytes{0};
+  std::atomic<uint64_t> in_flight_share_bytes{0};
   std::atomic<uint64_t> in_flight_bytes{0};  // in the hands of calls: pieces, records, buffers
   // Found by requests or stored, since the write budget was told of them.
   std::atomic<uint64_t> asked_bytes{0};

@@ -24,7 +24,7 @@ Parts::Parts(std::unique_ptr<Context> opened)
       segments(&context, &tables.spaces, &tables.limited, &spill_demand, &dropper),
       spiller(&context, &segments, &spill_demand),
       tier(&context, &tables.spaces, &tables.limited, &segments, &spiller, &spill_demand),
-      index_loader(&context, &tables.sessions, &tables.spaces, &segments, &loader),
+      index_loader(&context, &tables.sessions, &tables.spaces, &room, &segments, &loader),
       verifier(&context, &segments, &dropper) {}
 
 absl::Status Parts::Start() {

@@ -16,6 +16,7 @@ struct IndexCounts {
   uint64_t clean_bytes = 0;
   uint64_t spared_bytes = 0;  // extents of blocks that were read again, at most their share
   uint64_t memory_bytes = 0;  // of the index itself, estimated
+  uint64_t table_bytes = 0;   // of these, of leases, pins and reservations
   uint64_t spaces = 0;
   uint64_t ends = 0, ram_payload_bytes = 0;  // of all spaces
   uint64_t snapshot_bytes = 0;               // extents of snapshots

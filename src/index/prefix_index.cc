@@ -96,6 +96,7 @@ IndexCounts PrefixIndex::Counts() const {
   counts.clean_bytes = impl_->totals.clean_bytes;
   counts.spared_bytes = std::min(impl_->totals.read_again_extents, impl_->limits.most_spared_bytes);
   counts.memory_bytes = impl_->MemoryBytes();
+  counts.table_bytes = impl_->table_bytes;
   counts.spaces = impl_->spaces.size();
   counts.ends = impl_->totals.ends;
   counts.ram_payload_bytes = impl_->totals.ram_payload;

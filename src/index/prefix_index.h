@@ -442,10 +442,11 @@ class PrefixIndex {
   // has a page in a usable rung holding all its tokens, and so does every sliding group whose page
   // an end that `wish` names needs. InvalidArgument for an empty sequence or one of more than
   // block::kMaxTokens; ResourceExhausted when leases and reservations would fill half the memory
-  // limit.
+  // limit: a reservation counts as ReservedBytes of its tokens there.
   absl::StatusOr<Reserved> Reserve(block::SpaceHandle space, const block::SequenceView& sequence,
                                    const Selection& selection, block::SessionId session,
                                    const SnapshotWish& wish = {});
+  static uint64_t ReservedBytes(size_t tokens);
   // Inserts the pages of block `block_index` of the plan. The caller publishes parents first:
   // FailedPrecondition when the block before it is in the tree neither published nor present.
   // kDuplicate and kRefused give the extents back through TakeFreed(), as do snapshots for which

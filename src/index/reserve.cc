@@ -209,6 +209,8 @@ void PrefixIndex::Impl::PlanBlocks(const Walk& walk, block::SessionId session, u
   }
 }
 
+uint64_t PrefixIndex::ReservedBytes(size_t tokens) { return tokens * kReservedBytesPerToken; }
+
 absl::Status PrefixIndex::Impl::CheckReserve(const Space* space, block::SpaceHandle handle,
                                              size_t tokens) const {
   if (space == nullptr) {

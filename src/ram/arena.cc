@@ -25,6 +25,7 @@ namespace {
 
 constexpr uint64_t kMinSlabBytes = uint64_t{64} << 10;
 constexpr uint64_t kMinDefaultSlabBytes = uint64_t{4} << 20;
+constexpr uint64_t kSmallSlabBytes = uint64_t{16} << 20;
 constexpr uint64_t kMaxDefaultSlabBytes = uint64_t{64} << 20;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
@@ -39,24 +40,47 @@ void Require(bool holds, const char* what, block::Extent extent) {
 
 uint64_t AlignDown(uint64_t value, uint64_t alignment) { return value - value % alignment; }
 
+// A slab loses about half a page at its end, and each extent size about half a slab. With pages of
+// 1 MiB a small arena loses least to both when it has fewer, larger slabs than a large one.
 uint64_t DefaultSlabBytes(uint64_t capacity_bytes) {
-  return AlignDown(std::min(capacity_bytes, std::clamp(capacity_bytes / 64, kMinDefaultSlabBytes,
-                                                       kMaxDefaultSlabBytes)),
-                   block::kExtentUnit);
-}
-
-// At most half of the capacity: the records and tables stand beside the slab. From 2 MiB on, whole
-// huge pages, so that no two slabs share one.
-uint64_t DefaultSharedSlabBytes(uint64_t capacity_bytes) {
-  const uint64_t bytes =
-      std::max(kMinSlabBytes, std::min(DefaultSlabBytes(capacity_bytes), capacity_bytes / 2));
-  return AlignDown(bytes, bytes >= kHugePage ? kHugePage : block::kExtentUnit);
+  const uint64_t least = std::clamp(capacity_bytes / 32, kMinDefaultSlabBytes, kSmallSlabBytes);
+  return AlignDown(
+      std::min(capacity_bytes, std::clamp(capacity_bytes / 64, least, kMaxDefaultSlabBytes)),
+      block::kExtentUnit);
 }
 
 uint64_t DefaultMaxCapacity(uint64_t capacity_bytes) {
   const auto machine =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   return std::min(64 * capacity_bytes, machine);
+}
+
+// Returns how many slabs fit beside the tables, each cut into `in_slab` extents.
+uint64_t SharedSlabs(uint64_t capacity_bytes, uint64_t slab_bytes, uint64_t in_slab) {
+  block::ArenaHeader header;
+  LayOut(slab_bytes, DefaultMaxCapacity(capacity_bytes) / slab_bytes, &header);
+  const uint64_t tables = SharedFile::FixedBytes(header);
+  const uint64_t of_slab =
+      slab_bytes + base::AlignUp(in_slab * sizeof(block::PageRecord), block::kExtentUnit);
+  return (capacity_bytes - std::min(capacity_bytes, tables)) / of_slab;
+}
+
+// At most half of the capacity: the records and tables stand beside the slab. From 2 MiB on, whole
+// huge pages, so that no two slabs share one; of the sizes within a quarter of the default one that
+// leaves the least of the capacity over when pages have 1 MiB.
+uint64_t DefaultSharedSlabBytes(uint64_t capacity_bytes) {
+  const uint64_t bytes =
+      std::max(kMinSlabBytes, std::min(DefaultSlabBytes(capacity_bytes), capacity_bytes / 2));
+  if (bytes < kHugePage) return AlignDown(bytes, block::kExtentUnit);
+  uint64_t best = AlignDown(bytes, kHugePage), most_used = 0;
+  for (uint64_t slab = AlignDown(bytes / 4 * 5, kHugePage); slab >= bytes / 4 * 3;
+       slab -= kHugePage) {
+    const uint64_t used = slab * SharedSlabs(capacity_bytes, slab, slab >> 20);
+    if (slab > std::min(capacity_bytes / 2, kMaxDefaultSlabBytes) || used <= most_used) continue;
+    best = slab;
+    most_used = used;
+  }
+  return best;
 }
 
 absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
@@ -75,19 +99,17 @@ absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
 
 }  // namespace
 
+uint64_t Arena::DefaultSlab(uint64_t capacity_bytes, bool shared) {
+  return shared ? DefaultSharedSlabBytes(capacity_bytes) : DefaultSlabBytes(capacity_bytes);
+}
+
 uint64_t Arena::PagesOf(uint64_t capacity_bytes, uint64_t page_bytes, bool shared) {
-  const uint64_t slab_bytes =
-      shared ? DefaultSharedSlabBytes(capacity_bytes) : DefaultSlabBytes(capacity_bytes);
+  const uint64_t slab_bytes = DefaultSlab(capacity_bytes, shared);
   const uint64_t extent_bytes = base::AlignUp(page_bytes, block::kExtentUnit);
   if (extent_bytes == 0 || extent_bytes > slab_bytes) return 0;
   const uint64_t in_slab = slab_bytes / extent_bytes;
   if (!shared) return capacity_bytes / slab_bytes * in_slab;
-  block::ArenaHeader header;
-  LayOut(slab_bytes, DefaultMaxCapacity(capacity_bytes) / slab_bytes, &header);
-  const uint64_t tables = SharedFile::FixedBytes(header);
-  const uint64_t of_slab =
-      slab_bytes + base::AlignUp(in_slab * sizeof(block::PageRecord), block::kExtentUnit);
-  return (capacity_bytes - std::min(capacity_bytes, tables)) / of_slab * in_slab;
+  return SharedSlabs(capacity_bytes, slab_bytes, in_slab) * in_slab;
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Open(const Options& options) {
@@ -98,17 +120,16 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenPrivate(const Options& options
   const uint64_t slab_bytes =
       options.slab_bytes != 0 ? options.slab_bytes : DefaultSlabBytes(options.capacity_bytes);
   PREFIXD_RETURN_IF_ERROR(CheckSizes(options.capacity_bytes, slab_bytes));
-  const uint64_t capacity_bytes = AlignDown(options.capacity_bytes, slab_bytes);
-  void* const base = mmap(nullptr, capacity_bytes, PROT_READ | PROT_WRITE,
+  const Shape shape = {.capacity_bytes = options.capacity_bytes,
+                       .slab_bytes = slab_bytes,
+                       .slabs = options.capacity_bytes / slab_bytes};
+  void* const base = mmap(nullptr, shape.slabs * slab_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("arena: the kernel refuses a mapping of ",
-                                                     base::FormatBytes(capacity_bytes), ": ",
-                                                     strerror(errno)));
+                                                     base::FormatBytes(options.capacity_bytes),
+                                                     ": ", strerror(errno)));
   }
-  const Shape shape = {.capacity_bytes = capacity_bytes,
-                       .slab_bytes = slab_bytes,
-                       .slabs = capacity_bytes / slab_bytes};
   return std::unique_ptr<Arena>(new Arena(shape, static_cast<std::byte*>(base), nullptr));
 }
 
@@ -156,7 +177,7 @@ Arena::Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> fi
 }
 
 Arena::~Arena() {
-  if (file_ == nullptr) munmap(base_, shape_.capacity_bytes);
+  if (file_ == nullptr) munmap(base_, shape_.slabs * shape_.slab_bytes);
 }
 
 uint64_t Arena::ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const {

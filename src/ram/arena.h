@@ -95,9 +95,10 @@ class Arena {
  public:
   struct Options {
     uint64_t capacity_bytes = uint64_t{1} << 30;  // records included
-    // A multiple of 4 KiB, at least 64 KiB, at most the capacity. 0 = clamp(capacity / 64, 4 MiB,
-    // 64 MiB), at most the capacity; in a shared arena at most half of it, and whole huge pages
-    // from 2 MiB on. A file that is found keeps its own.
+    // A multiple of 4 KiB, at least 64 KiB, at most the capacity. 0 = a 32nd of the capacity from
+    // 4 MiB to 16 MiB, or a 64th up to 64 MiB if that is more; in a shared arena at most half of
+    // the capacity, in whole huge pages from 2 MiB on, and so that little of the capacity is left
+    // over. A file that is found keeps its own.
     uint64_t slab_bytes = 0;
     std::string path = {};  // of the file; empty = private
     uint64_t epoch = 0;     // of this daemon
@@ -118,6 +119,8 @@ class Arena {
   // Returns how many pages of one size an arena of this capacity and default slabs has room for, if
   // it holds no others. 0 if such a page does not fit into a slab.
   static uint64_t PagesOf(uint64_t capacity_bytes, uint64_t page_bytes, bool shared);
+  // Returns the slab_bytes of an arena of this capacity that is made without a size of its own.
+  static uint64_t DefaultSlab(uint64_t capacity_bytes, bool shared);
   ~Arena();  // the file stays
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -191,6 +194,11 @@ class Arena {
   // stay. FailedPrecondition for a private arena; InvalidArgument if it is less than one slab with
   // its tables, or more than the file has tables and address space for.
   absl::Status Resize(uint64_t capacity_bytes) PREFIXD_EXCLUDES(mutex_);
+  // Takes `bytes` off the capacity, after free slabs left service for them. Returns false, with the
+  // capacity as it was, if what is allocated needs it. Private arenas too can do this.
+  bool GiveUp(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
+  // Returns to the capacity what GiveUp took. Requires: it did.
+  void TakeBack(uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
   // Returns the bytes of slabs in service and tables beyond the capacity.
   uint64_t OverBytes() const PREFIXD_EXCLUDES(mutex_);
   // Returns the bytes that the tmpfs lets the file have, now. nullopt if that is the capacity or
@@ -233,7 +241,7 @@ class Arena {
     uint64_t covered_bytes() const { return used.size() * extent_bytes; }  // by extents
   };
   struct Shape {
-    uint64_t capacity_bytes = 0;  // at Open; a private arena keeps it
+    uint64_t capacity_bytes = 0;  // at Open
     uint64_t slab_bytes = 0;
     uint64_t slabs = 0;  // slabs that there is address space for
   };
@@ -269,6 +277,7 @@ class Arena {
   // Gives one more slab its memory and leaves room for `record_bytes`; releases the mutex
   // meanwhile. Returns true if something changed and the caller should look again.
   bool BackSlab(uint64_t record_bytes) PREFIXD_REQUIRES(mutex_);
+  bool TakePrivateSlab() PREFIXD_REQUIRES(mutex_);
   uint64_t PopulateStep() const;
   // Returns up to where a slab should be populated: `ahead_bytes` ahead of what is filled.
   uint64_t PopulateEnd(const Slab& slab, uint64_t ahead_bytes) const;

@@ -8,12 +8,15 @@
 namespace prefixd::ram {
 
 struct BudgetShares {
-  uint64_t arena_bytes = 0;      // pages and, in a shared arena, their records
-  uint64_t staging_bytes = 0;    // what workers write into; only with a shared arena
-  uint64_t index_bytes = 0;      // tree, leases, reservations
-  uint64_t history_bytes = 0;    // of past answers
-  uint64_t in_flight_bytes = 0;  // pieces on their way in and out, announced tokens
-  uint64_t ssd_bytes = 0;        // segment buffers, block cache, table readers
+  // Pages and, in a shared arena, their records. What the index has beyond index_bytes is taken
+  // from it.
+  uint64_t arena_bytes = 0;
+  uint64_t staging_bytes = 0;     // what workers write into; only with a shared arena
+  uint64_t index_bytes = 0;       // tree, leases, reservations: at the start
+  uint64_t index_most_bytes = 0;  // that the index may grow to
+  uint64_t history_bytes = 0;     // of past answers
+  uint64_t in_flight_bytes = 0;   // pieces on their way in and out, announced tokens
+  uint64_t ssd_bytes = 0;         // segment buffers, block cache, table readers
 };
 
 inline constexpr uint64_t kMinRamBudget = uint64_t{32} << 20;

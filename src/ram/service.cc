@@ -1,7 +1,10 @@
 // Which slabs and records have memory: takes them into service and out of it, within the capacity.
 //
-// In a shared arena the capacity limits slabs in service (and on their way into it) plus tables.
-// Code that makes one of them grow asks Fits() first, under the mutex.
+// The capacity limits slabs in service (and on their way into it) plus tables. Code that makes one
+// of them grow asks Fits() first, under the mutex. A private arena has no tables; its slabs are in
+// service from the start and leave it for GiveUp alone.
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +30,7 @@ uint64_t Arena::RecordBytes(uint64_t extent_bytes) const {
 }
 
 bool Arena::BackSlab(uint64_t record_bytes) {
-  if (file_ == nullptr) return false;
+  if (file_ == nullptr) return TakePrivateSlab();
   if (idle_slabs_.empty() || !Fits(shape_.slab_bytes + record_bytes)) {
     if (backing_ == 0 && populating_ == 0) return false;
     backed_.Wait(mutex_);  // another thread's slab may serve, or may leave
@@ -53,6 +56,17 @@ bool Arena::BackSlab(uint64_t record_bytes) {
   }
   backed_.NotifyAll();
   return ok;
+}
+
+// The kernel gives its memory as it is written.
+bool Arena::TakePrivateSlab() {
+  if (idle_slabs_.empty() || !Fits(shape_.slab_bytes)) return false;
+  const uint32_t index = *idle_slabs_.begin();
+  idle_slabs_.erase(index);
+  free_slabs_.insert(index);
+  slabs_[index].in_service = true;
+  ++in_service_;
+  return true;
 }
 
 bool Arena::BackOneMore() {
@@ -165,6 +179,10 @@ void Arena::LeaveService(uint32_t index) {
   slabs_[index].in_service = false;
   slabs_[index].populated_bytes = 0;
   --in_service_;
+  if (file_ == nullptr) {
+    madvise(base_ + index * shape_.slab_bytes, shape_.slab_bytes, MADV_DONTNEED);
+    return;
+  }
   // The next daemon must not take the slab for backed.
   file_->slab(index)->in_service.store(block::Guarded(0), std::memory_order_release);
   file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
@@ -199,6 +217,26 @@ absl::Status Arena::Resize(uint64_t capacity_bytes) {
   capacity_bytes_ = capacity_bytes;
   Shrink();
   return absl::OkStatus();
+}
+
+bool Arena::GiveUp(uint64_t bytes) {
+  base::MutexLock lock(mutex_);
+  const uint64_t least = file_ == nullptr
+                             ? shape_.slab_bytes
+                             : SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
+  const uint64_t free_bytes = free_slabs_.size() * shape_.slab_bytes;
+  if (capacity_bytes_ < least + bytes || BackedBytes() - free_bytes + bytes > capacity_bytes_ ||
+      !MakeRoom(bytes, static_cast<uint32_t>(slabs_.size()))) {
+    return false;
+  }
+  capacity_bytes_ -= bytes;
+  return true;
+}
+
+void Arena::TakeBack(uint64_t bytes) {
+  base::MutexLock lock(mutex_);
+  capacity_bytes_ += bytes;
+  Shrink();  // slabs that were to run empty may stay
 }
 
 uint64_t Arena::OverBytes() const {

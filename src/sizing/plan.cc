@@ -101,15 +101,19 @@ class Planner {
     const uint64_t each = std::max<uint64_t>(1, trace_.block_tokens / options_.shape.block_tokens);
     const uint64_t segment = std::min(kSegment, std::max(kLeastSegment, cell->ssd_bytes / 64));
     const uint64_t bytes = options_.shape.bytes_per_token;
-    cell->hits = Simulate(trace_, {.ram_tokens = room.tokens,
-                                   .ssd_tokens = cell->ssd_bytes / bytes,
-                                   .ssd_write_share = options_.ssd_write_share,
-                                   .ssd_shallow_tokens = options_.ssd_shallow_tokens,
-                                   .ssd_segment_tokens = segment / bytes,
-                                   .index_bytes = room.index_bytes,
-                                   .index_bytes_per_block = each * room.index_bytes_per_block,
-                                   .index_bytes_in_ram = each * room.index_bytes_in_ram,
-                                   .ghosts = std::min<uint64_t>(65536, room.index_bytes / 512)});
+    cell->hits =
+        Simulate(trace_, {.ram_tokens = room.tokens,
+                          .ssd_tokens = cell->ssd_bytes / bytes,
+                          .ssd_write_share = options_.ssd_write_share,
+                          .ssd_shallow_tokens = options_.ssd_shallow_tokens,
+                          .ssd_segment_tokens = segment / bytes,
+                          .index_bytes = room.index_bytes,
+                          .index_bytes_per_block = each * room.index_bytes_per_block,
+                          .index_bytes_in_ram = each * room.index_bytes_in_ram,
+                          .index_most_bytes = room.index_most_bytes,
+                          .slab_bytes = room.slab_bytes,
+                          .ram_tokens_of_slab = room.tokens_of_slab,
+                          .ghosts = std::min<uint64_t>(65536, room.index_most_bytes / 512)});
     return absl::OkStatus();
   }
   absl::Status FillAll(std::vector<PlanCell>* cells) const {

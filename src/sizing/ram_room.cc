@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "base/status.h"
+#include "block/extent.h"
 #include "ram/arena.h"
 #include "ram/budget.h"
 
@@ -25,6 +27,10 @@ absl::StatusOr<RamRoom> RoomOf(uint64_t ram_bytes, bool has_ssd, const BlockShap
   room.tokens = blocks * shape.block_tokens;
   room.payload_bytes = room.tokens * shape.bytes_per_token;
   room.index_bytes = shares.index_bytes;
+  room.index_most_bytes = shares.index_most_bytes;
+  room.slab_bytes = ram::Arena::DefaultSlab(shares.arena_bytes, shape.shared_arena);
+  room.tokens_of_slab =
+      room.slab_bytes / base::AlignUp(page_bytes, block::kExtentUnit) * shape.block_tokens / pages;
   room.index_bytes_per_block = 96 + 16 * pages + 4 * shape.block_tokens;
   room.index_bytes_in_ram = 48 * pages;
   return room;

@@ -22,7 +22,9 @@ struct BlockShape {
 struct RamRoom {
   uint64_t tokens = 0;         // in full blocks
   uint64_t payload_bytes = 0;  // of these tokens
-  uint64_t index_bytes = 0;    // that names of blocks may take
+  uint64_t index_bytes = 0;    // that names of blocks may take at the start
+  // What they may grow to, and how many tokens the arena gives up for each slab that they get.
+  uint64_t index_most_bytes = 0, slab_bytes = 0, tokens_of_slab = 0;
   // What a block takes of them, and a block in RAM besides: at most so much (index/memory_test.cc).
   uint64_t index_bytes_per_block = 0, index_bytes_in_ram = 0;
 };

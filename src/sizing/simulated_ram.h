@@ -27,6 +27,8 @@ class SimulatedRam {
   uint64_t stamp(TraceBlock block) const { return blocks_[block].stamp; }
   TraceBlock parent(TraceBlock block) const { return blocks_[block].parent; }
   uint64_t capacity() const { return capacity_; }
+  // Requires: size <= free().
+  void Shrink(uint64_t size) { capacity_ -= size; }
   uint64_t free() const { return capacity_ - used_; }
   // What the spared class takes, at most its share.
   uint64_t spared() const {
@@ -70,7 +72,7 @@ class SimulatedRam {
   // Returns the first that may go and was used last before that stamp; kNoBlock: none.
   TraceBlock Oldest(const List& list, uint64_t uses, uint64_t before) const;
 
-  const uint64_t capacity_;
+  uint64_t capacity_;
   std::vector<Block> blocks_;
   List lists_[2];  // [1]: blocks that were read since they were stored
   uint64_t count_ = 0, used_ = 0, read_ = 0, may_go_ = 0, clock_ = 0;

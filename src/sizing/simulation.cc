@@ -25,6 +25,7 @@ class Cache {
   Cache(const Trace& trace, const CacheSize& size)
       : trace_(trace),
         size_(size),
+        index_share_(size.index_bytes),
         ram_(trace.unique, QuartersOf(size.ram_tokens)),
         ssd_(trace.unique, QuartersOf(size.ssd_tokens), SegmentOf(size)),
         writes_(size.ssd_write_share, QuartersOf(size.ssd_tokens)),
@@ -144,10 +145,21 @@ class Cache {
            std::bit_ceil(ghosts * 8 / 7 + 1) * (kEntry + 1);
   }
   bool IndexAbove(uint64_t sixteenths) const {
-    return size_.index_bytes > 0 && IndexBytes() > size_.index_bytes / 16 * sixteenths;
+    return index_share_ > 0 && IndexBytes() > index_share_ / 16 * sixteenths;
+  }
+  // Takes one slab from RAM. False: the index has all that it may have, or nothing may go.
+  bool GrowIndex() {
+    if (index_share_ >= size_.index_most_bytes) return false;
+    const uint64_t slab = QuartersOf(size_.ram_tokens_of_slab);
+    if (ram_.capacity() <= slab || !MakeRoom(slab)) return false;
+    ram_.Shrink(slab);
+    index_share_ += std::min(size_.slab_bytes, size_.index_most_bytes - index_share_);
+    return true;
   }
   // Forgets what was used longest ago, in RAM or on SSD.
   void MakeIndexRoom() {
+    while (IndexAbove(15) && GrowIndex()) {
+    }
     if (!IndexAbove(15)) return;
     for (int vain = 0; vain < kVainRounds;) {
       if (ssd_.enabled()) ForgetOnSsd();
@@ -190,7 +202,7 @@ class Cache {
     }
   }
 
-  bool MakeRoom(uint32_t size) {
+  bool MakeRoom(uint64_t size) {
     for (int vain = 0; ram_.free() < size;) {
       const TraceBlock victim = ram_.Victim(uses_);
       const bool waits = ssd_.enabled() && vain < kVainRounds && !dirty_.empty() &&
@@ -366,6 +378,7 @@ class Cache {
 
   const Trace& trace_;
   const CacheSize size_;
+  uint64_t index_share_;
   SimulatedRam ram_;
   SimulatedSsd ssd_;
   SimulatedWrites writes_;

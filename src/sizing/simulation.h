@@ -25,6 +25,8 @@ struct CacheSize {
   // The index's memory, which holds the names of all blocks; 0: no limit. What a block takes of it,
   // and one that is in RAM besides.
   uint64_t index_bytes = 0, index_bytes_per_block = 0, index_bytes_in_ram = 0;
+  // What it may grow to, by slabs of RAM, which has less room then (cache/room/index_share.cc).
+  uint64_t index_most_bytes = 0, slab_bytes = 0, ram_tokens_of_slab = 0;
   uint64_t ghosts = 65536;  // blocks that are remembered after they were given up
   bool operator==(const CacheSize&) const = default;
 };

@@ -136,7 +136,7 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
       EXPECT_GT(fit.blocks, blocks * 96 / 100);
       const auto shares = ram::CutBudget(fit.ram_bytes, false, false);
       ASSERT_TRUE(shares.ok()) << shares.status();
-      EXPECT_GE(shares->index_bytes / 2, 8 * longest * fit.shape.tokens());
+      EXPECT_GE(shares->index_most_bytes / 2, 8 * longest * fit.shape.tokens());
     }
   }
 }

@@ -46,12 +46,13 @@ TEST(ArenaTest, AnExtentIsTheSmallestOfFullHalfAndQuarterThatHoldsThePage) {
   EXPECT_EQ(arena->ExtentBytes(1, kMiB + 1), 0u) << "no extent crosses a slab";
 }
 
-TEST(ArenaTest, TheDefaultSlabIsASixtyFourthOfTheCapacityWithinLimits) {
+TEST(ArenaTest, TheDefaultSlabIsASixtyFourthOfTheCapacityAndMoreOfASmallOne) {
   const auto slab_of = [](uint64_t capacity_bytes) {
     return MakeArena(capacity_bytes, 0)->stats().slab_bytes;
   };
   EXPECT_EQ(slab_of(kMiB), kMiB);
   EXPECT_EQ(slab_of(64 * kMiB), 4 * kMiB);
+  EXPECT_EQ(slab_of(256 * kMiB), 8 * kMiB);
   EXPECT_EQ(slab_of(1024 * kMiB), 16 * kMiB);
   EXPECT_EQ(slab_of(uint64_t{64} << 30), 64 * kMiB);
 }

@@ -204,6 +204,52 @@ TEST(ServiceTest, ASmallerCapacityGivesFreeSlabsBackAndNamesThoseToEmpty) {
   EXPECT_EQ(StatOf(path.str()).st_ino, inode);
 }
 
+// Half of the slabs is free, in a private arena and in a shared one.
+TEST(ServiceTest, WhatIsGivenUpComesFromFreeSlabsAndCanBeTakenBack) {
+  const ArenaPath path;
+  for (const bool shared : {false, true}) {
+    Arena::Options options = SharedOptions(path);
+    if (!shared) options.path.clear();
+    absl::StatusOr<std::unique_ptr<Arena>> opened = Arena::Open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    Arena& arena = **opened;
+    std::vector<block::Extent> extents = Fill(arena, 256 * kKiB);
+    const size_t slabs = extents.size();
+    EXPECT_FALSE(arena.GiveUp(256 * kKiB)) << "every slab is in use";
+    for (size_t i = 0; i < 4; ++i) {
+      std::memset(arena.data(extents[i]), 1, 256 * kKiB);
+      arena.Free(extents[i]);
+    }
+    ASSERT_TRUE(arena.GiveUp(3 * 256 * kKiB));
+    EXPECT_FALSE(arena.GiveUp(2 * 256 * kKiB)) << "one is free";
+    EXPECT_EQ(arena.stats().slabs_in_service, slabs - 3);
+    EXPECT_EQ(arena.stats().capacity_bytes, (slabs - 3) * 256 * kKiB);
+    if (shared) {
+      EXPECT_LE(AllocatedBytes(arena), options.capacity_bytes - 3 * 256 * kKiB);
+    }
+    EXPECT_EQ(Fill(arena, 256 * kKiB).size(), 1u);
+    arena.TakeBack(3 * 256 * kKiB);
+    EXPECT_EQ(Fill(arena, 256 * kKiB).size(), 3u);
+    EXPECT_EQ(arena.stats().capacity_bytes, slabs * 256 * kKiB);
+  }
+}
+
+TEST(ServiceTest, APrivateArenaGivesTheKernelWhatItGivesUp) {
+  const auto arena = Arena::Open({.capacity_bytes = 8 * kMiB, .slab_bytes = 256 * kKiB});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const std::vector<block::Extent> extents = Fill(**arena, 256 * kKiB);
+  std::byte* const first = (*arena)->data(extents[0]);
+  for (const block::Extent& extent : extents) {
+    std::memset((*arena)->data(extent), 1, extent.bytes);
+    (*arena)->Free(extent);
+  }
+  ASSERT_TRUE((*arena)->GiveUp(31 * 256 * kKiB));
+  std::vector<unsigned char> there(8 * kMiB / 4096);
+  ASSERT_EQ(mincore(first, 8 * kMiB, there.data()), 0);
+  EXPECT_EQ(std::ranges::count_if(there, [](unsigned char page) { return (page & 1) != 0; }),
+            256 * kKiB / 4096);
+}
+
 TEST(ServiceTest, SlabsBeyondTheCapacityRunEmptyWhileOthersServe) {
   const ArenaPath path;
   Arena::Options options = SharedOptions(path);

@@ -86,8 +86,8 @@ void World::Attach(SimWorker& worker) {
   }
   worker.spaces.clear();
   for (const block::SpaceIdentity& identity : identities_) {
-    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, parts_->space_board,
-                                         worker.id(), identity);
+    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, parts_->room,
+                                         parts_->space_board, worker.id(), identity);
     ASSERT_TRUE(opened.ok()) << opened.status();
     worker.spaces.push_back(opened->space);
   }
@@ -218,7 +218,7 @@ void World::ReleaseOldest(SimWorker& worker) {
 void World::Reserve(SimWorker& worker) {
   const size_t space = Dice(kSpaces);
   SimWorker::Writing writing{.space = space, .tokens = NextTokens(space), .plan = {}};
-  auto plan = verbs::Reserve(parts_->context, parts_->tables, worker.id(),
+  auto plan = verbs::Reserve(parts_->context, parts_->tables, parts_->room, worker.id(),
                              {.space = worker.spaces[space],
                               .tokens = writing.tokens,
                               .content = {},

@@ -334,8 +334,8 @@ void World::CheckAcknowledged() {
   reader.begun =
       verbs::BeginSession(parts_->context, parts_->index_loader, parts_->tables.sessions, options);
   for (size_t space = 0; space < kSpaces; ++space) {
-    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, parts_->space_board,
-                                         reader.id(), identities_[space]);
+    const auto opened = verbs::OpenSpace(parts_->context, parts_->tables, parts_->room,
+                                         parts_->space_board, reader.id(), identities_[space]);
     ASSERT_TRUE(opened.ok()) << opened.status();
     reader.spaces.push_back(opened->space);
   }

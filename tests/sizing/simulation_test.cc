@@ -138,6 +138,28 @@ TEST(SimulationTest, WhatTheSsdWritesStaysWithinItsShareOfWhatIsAskedFor) {
             0.1 * static_cast<double>(hits.requested_tokens) * 2 + static_cast<double>(2 * ssd));
 }
 
+// Names of 100 bytes in a share of 1,000, which holds 9 of them: the index grows by a slab of two
+// blocks of RAM, and the other RAM keeps its blocks.
+TEST(SimulationTest, AnIndexThatGrowsTakesRam) {
+  std::vector<std::vector<TraceBlock>> paths;
+  for (TraceBlock block = 0; block < 20; ++block) paths.push_back({block});
+  for (TraceBlock block = 20; block-- > 0;) paths.push_back({block});
+  const Trace trace = TraceOf(paths, kBlock);
+  const auto hits = [&](uint64_t most) {
+    return Simulate(trace, {.ram_tokens = 20 * kBlock,
+                            .index_bytes = 1000,
+                            .index_bytes_per_block = 100,
+                            .index_most_bytes = most,
+                            .slab_bytes = 1000,
+                            .ram_tokens_of_slab = 2 * kBlock,
+                            .ghosts = 0})
+               .ram_tokens /
+           kBlock;
+  };
+  EXPECT_LT(hits(1000), 10u);
+  EXPECT_EQ(hits(2000), 18u) << "room for 18 blocks, and for their names";
+}
+
 TEST(SimulationTest, AShortLastBlockCountsItsTokensAlone) {
   Trace trace = TraceOf({{0, 1}, {0, 1}}, kBlock);
   trace.block_sizes[1] = 3;

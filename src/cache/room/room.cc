@@ -110,12 +110,13 @@ absl::StatusOr<block::Extent> Room::Take(uint64_t page_bytes, uint64_t full_page
 // it is used, and what is clean before what is dirty.
 void Room::MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled) {
   index::PrefixIndex& index = *context_->index;
-  const uint64_t limit = context_->index_share_bytes / 16 * 15;
-  const uint64_t target = context_->index_share_bytes / 16 * 14;
+  const auto sixteenths = [this](uint64_t n) { return context_->index_share_bytes / 16 * n; };
   const auto taken = [&index] { return index.Counts().memory_bytes; };
-  if (taken() <= limit) return;
+  FitIndex();
+  if (taken() <= sixteenths(15)) return;
   context_->counters.Add("index.trimmed");
-  for (int vain_rounds = 0;;) {
+  for (int vain_rounds = 0;; FitIndex()) {
+    const uint64_t limit = sixteenths(15), target = sixteenths(14);
     // Order counts no more after rounds of the spiller in vain.
     const GiveUp what = vain_rounds < kVainRounds ? GiveUp::kInOrder : GiveUp::kWhatMayGo;
     index.TrimMemory(target, what);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,8 +30,21 @@ class Room {
   absl::StatusOr<block::Extent> Take(uint64_t page_bytes, uint64_t full_page_bytes,
                                      const Patience& patience,
                                      const std::atomic<bool>* cancelled = nullptr);
-  // Keeps the index within its share: an index near its limit forgets the coldest blocks.
+  // Keeps the index within its share: an index near its limit gets more of the arena, and forgets
+  // the coldest blocks when it has all that it may have.
   void MakeIndexRoom(const Patience& patience, const std::atomic<bool>* cancelled);
+
+  // --- index_share.cc ---
+  // What the index is about to need beside what it has; zeros: nothing.
+  struct IndexNeeds {
+    uint64_t bytes = 0;        // for all
+    uint64_t table_bytes = 0;  // of these, for leases, pins and reservations
+    uint64_t space_bytes = 0;  // for all spaces, those included that it has
+  };
+  // Fits the index's share to what it needs, within what it may have. A larger share is taken from
+  // the arena, which empties slabs for it; where their pages are held, the share stays.
+  void FitIndex(const IndexNeeds& more) PREFIXD_EXCLUDES(budget_mutex_);
+  void FitIndex() { FitIndex({}); }
 
   // --- keep_limits.cc ---
   // Ends what has lived too long and gives up what is above a ceiling. Mostly it costs a look at
@@ -69,6 +83,11 @@ class Room {
   size_t MoveOut(const ram::SlabRange& slab, uint64_t may_evict);
   std::optional<block::Extent> PlaceOutside(const index::PageInfo& page, const ram::SlabRange& slab,
                                             std::vector<block::Extent>* inside);
+  // Goes a step towards `wanted_bytes`. False: the index has all that it can have now.
+  bool GrowIndex(uint64_t wanted_bytes) PREFIXD_REQUIRES(budget_mutex_);
+  bool EmptyCheapestSlab() PREFIXD_REQUIRES(budget_mutex_);  // false: none is in use
+  void ShrinkIndex() PREFIXD_REQUIRES(budget_mutex_);
+  void SetIndexShare(uint64_t bytes) PREFIXD_REQUIRES(budget_mutex_);
   bool RetireSlab();  // false: every slab in service is within the budget
   bool WantsSlab() const;
   bool WantsMemoryAhead() const;  // the thread has something to do
@@ -79,7 +98,9 @@ class Room {
   SpillDemand* const spill_;
   WorkSignal slab_work_;
   std::atomic<bool> all_backed_{false};  // no slab could be backed ahead: allocations do it
-  base::Mutex budget_mutex_;             // one resizes at a time
+  base::Mutex budget_mutex_;             // one changes shares at a time
+  // Slabs that were emptied for the index in vain since it last grew.
+  std::set<uint64_t> held_slabs_ PREFIXD_GUARDED_BY(budget_mutex_);
 };
 
 }  // namespace prefixd::cache

@@ -9,7 +9,7 @@ bool SpillDemand::CleanBelow(uint64_t eighths) const {
   const index::IndexCounts counts = context_->index->Counts();
   const uint64_t free_bytes = stats.slabs_free * stats.slab_bytes;
   if (counts.dirty_bytes == 0) return false;
-  const bool index_fills = counts.memory_bytes > context_->index_share_bytes / 4 * 3;
+  const bool index_fills = counts.memory_bytes > context_->index_most_bytes / 4 * 3;
   // What is spared does not go for new blocks.
   const uint64_t may_go = counts.clean_bytes - std::min(counts.clean_bytes, counts.spared_bytes);
   return free_bytes + may_go < stats.capacity_bytes / 8 * eighths ||

@@ -20,9 +20,9 @@ class SpillDemand {
   // Everything may be written now, also what admission would refuse: an allocation waits in vain.
   void Insist() { insisted_ = true; }
   // Whether free slabs and clean extents that are not spared are together below so many eighths of
-  // the arena; or, once the index is three quarters full, whether clean extents are below so many
-  // eighths of clean and dirty ones. The spiller starts below kStartEighths and goes on to
-  // kGoOnEighths, so that allocations and commits seldom wait for the disk.
+  // the arena; or, once the index has three quarters of what it may have, whether clean extents are
+  // below so many eighths of clean and dirty ones. The spiller starts below kStartEighths and goes
+  // on to kGoOnEighths, so that allocations and commits seldom wait for the disk.
   bool CleanBelow(uint64_t eighths) const;
   static constexpr uint64_t kStartEighths = 2, kGoOnEighths = 3;
   struct Rounds {

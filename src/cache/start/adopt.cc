@@ -11,6 +11,8 @@
 namespace prefixd::cache {
 namespace {
 
+constexpr uint64_t kFitEvery = 256;  // pages, whose names take far less than a slab
+
 index::AdoptedPage Adopted(const ram::FoundPage& found, block::PageMarks* marks) {
   const ram::PageContent& page = found.content;
   return {.name = {.hash = page.name.block, .parent = page.parent},
@@ -83,13 +85,14 @@ void IndexLoader::Adopt(Legacy* legacy) {
       keep_or_free(page.extent, page.holders);
       continue;
     }
-    ++adopted;
+    if (++adopted % kFitEvery == 0) room_->FitIndex();
     bytes += page.content.page_bytes;
     legacy->Add(page, *ref);
   }
   for (const ram::HeldExtent& extent : legacy->held) {
     keep_or_free(extent.extent, extent.holders);
   }
+  room_->FitIndex();
   legacy->Seat();
   sessions_->NotifyEnded();
   context_->unverified_left = adopted > 0;

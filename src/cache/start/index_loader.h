@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "cache/context.h"
 #include "cache/load/loader.h"
+#include "cache/room/room.h"
 #include "cache/store/segments.h"
 #include "cache/tables/sessions.h"
 #include "cache/tables/spaces.h"
@@ -25,11 +26,12 @@ class Legacy;  // what an earlier daemon left in the arena
 // Thread-safe.
 class IndexLoader {
  public:
-  IndexLoader(Context* context, Sessions* sessions, Spaces* spaces, Segments* segments,
+  IndexLoader(Context* context, Sessions* sessions, Spaces* spaces, Room* room, Segments* segments,
               Loader* loader)
       : context_(context),
         sessions_(sessions),
         spaces_(spaces),
+        room_(room),
         segments_(segments),
         loader_(loader) {}
 
@@ -59,6 +61,7 @@ class IndexLoader {
   Context* const context_;
   Sessions* const sessions_;
   Spaces* const spaces_;
+  Room* const room_;
   Segments* const segments_;
   Loader* const loader_;
   std::atomic<bool> stopped_{false};

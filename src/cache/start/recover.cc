@@ -164,6 +164,7 @@ absl::Status IndexLoader::Recover() {
   for (auto batch = records.Next(); !batch.empty(); batch = records.Next()) {
     if (stopped_) return absl::CancelledError("recover: stopping");
     for (DecodedRecord& record : batch) rebuild.Add(std::move(record));
+    room_->FitIndex();
   }
   rebuild.End();
   rebuild.uses().TellTo(&segments_->policy);

@@ -101,6 +101,10 @@ void Spaces::AddEarlier(const block::SpaceIdentity& identity, bool saved) {
   if (saved) space->saved = true;
 }
 
+uint64_t Spaces::MemoryWith(const block::SpaceIdentity& identity) const {
+  return known_bytes_ + CostOf(block::Encode(identity));
+}
+
 SpacePtr Spaces::Find(const block::SpaceId& id) const {
   base::MutexLock lock(mutex_);
   auto known = by_id_.find(id);

@@ -41,6 +41,9 @@ class Spaces {
   // Every space with what the index has of it.
   std::vector<block::SpaceSummary> List() const PREFIXD_EXCLUDES(mutex_);
 
+  // Returns the memory of all known spaces and, beside them, of this one.
+  uint64_t MemoryWith(const block::SpaceIdentity& identity) const;
+
   // --- their identities on SSD (forget_spaces.cc); the store must be open ---
   absl::Status Save(const SpaceInfo& space);
   // Saves the spaces of these blocks that are not saved yet, and deletes forgotten ones.

@@ -8,11 +8,13 @@
 
 namespace prefixd::cache::verbs {
 
-absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, SpaceBoard& board,
-                                      block::SessionId id, block::SpaceIdentity identity) {
+absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, Room& room,
+                                      SpaceBoard& board, block::SessionId id,
+                                      block::SpaceIdentity identity) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, tables.sessions.Find(id, "open_space"));
   if (identity.block_tokens == 0) identity.block_tokens = context.options.block_tokens;
   PREFIXD_RETURN_IF_ERROR(block::NormalizeAndValidate(&identity));
+  room.FitIndex({.space_bytes = tables.spaces.MemoryWith(identity)});
   absl::StatusOr<OpenedSpace> opened = tables.spaces.Open(session, identity);
   if (opened.ok()) board.Opened(identity);
   return opened;

@@ -91,8 +91,8 @@ void CountAdvised(const block::ReservePlan& plan, const std::vector<uint64_t>& w
 
 }  // namespace
 
-absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables, block::SessionId id,
-                                           const ReserveRequest& request) {
+absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables, Room& room,
+                                           block::SessionId id, const ReserveRequest& request) {
   PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, tables.sessions.Find(id, "reserve"));
   PREFIXD_ASSIGN_OR_RETURN(const SpacePtr space, tables.spaces.Find(*session, request.space));
   PREFIXD_RETURN_IF_ERROR(CheckSequence({request.tokens, request.content}));
@@ -118,6 +118,8 @@ absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables, blo
   const index::SnapshotWish wish{
       .turn_ends = request.turn_ends,
       .max_snapshots = WorthwhileSnapshots(*space, reservation->groups, request.tokens.size())};
+  const uint64_t in_index = index::PrefixIndex::ReservedBytes(request.tokens.size());
+  room.FitIndex({.bytes = in_index, .table_bytes = in_index});
   PREFIXD_ASSIGN_OR_RETURN(reservation->reserved,
                            context.index->Reserve(request.space, {request.tokens, request.content},
                                                   {.groups = request.groups,

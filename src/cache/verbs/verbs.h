@@ -35,8 +35,9 @@ BegunSession BeginSession(const Context& context, IndexLoader& index_loader, Ses
 bool NoteRefused(Sessions& sessions, block::SessionId session, const block::NotShared& note);
 absl::StatusOr<bool> NoteNotShared(Sessions& sessions, block::SessionId session,
                                    const block::NotShared& note);
-absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, SpaceBoard& board,
-                                      block::SessionId session, block::SpaceIdentity identity);
+absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, Room& room,
+                                      SpaceBoard& board, block::SessionId session,
+                                      block::SpaceIdentity identity);
 absl::StatusOr<std::vector<ToldSpace>> SpacesOfOthers(const Tables& tables, SpaceBoard& board,
                                                       const Patience& patience);
 
@@ -89,7 +90,7 @@ absl::Status Release(Context& context, Tables& tables, LoadModel& model, block::
                      const Released& released);
 
 // --- reserve.cc, put.cc, commit.cc ---
-absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables,
+absl::StatusOr<block::ReservePlan> Reserve(Context& context, Tables& tables, Room& room,
                                            block::SessionId session, const ReserveRequest& request);
 absl::Status Abandon(Context& context, Sessions& sessions, block::SessionId session,
                      block::ReservationId reservation);

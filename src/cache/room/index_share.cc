@@ -1,0 +1,87 @@
+// The index's share of the RAM budget: it grows out of the arena when blocks, leases and
+// reservations fill it, and gives back what it needs no more.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "cache/room/room.h"
+
+namespace prefixd::cache {
+namespace {
+
+constexpr uint64_t kStep = uint64_t{1} << 20;
+constexpr uint64_t kUnverifiedBytes = 36;  // index/account.cc
+constexpr int kSlabsTried = 2;  // at a time: looking for the pages of one is a walk over the index
+
+}  // namespace
+
+void Room::FitIndex(const IndexNeeds& more) {
+  const index::IndexCounts counts = context_->index->Counts();
+  // After a restart every page in RAM stands in one order more until it is verified, and cannot
+  // make room before.
+  const uint64_t unverified =
+      context_->arena->shared() ? kUnverifiedBytes * context_->arena->stats().extents : 0;
+  // A sixteenth is left free. Tables may take half (index/reserve.cc), and so may spaces.
+  const uint64_t wanted =
+      std::max({((counts.memory_bytes + more.bytes + unverified) / 15 + 1) * 16,
+                2 * (counts.table_bytes + more.table_bytes), 2 * more.space_bytes});
+  const uint64_t share = context_->index_share_bytes;
+  if (wanted > share && share < context_->index_most_bytes) {
+    base::MutexLock lock(budget_mutex_);
+    while (context_->index_share_bytes < wanted && GrowIndex(wanted)) {
+    }
+  } else if (wanted < share / 4 && share > context_->index_least_bytes) {
+    base::MutexLock lock(budget_mutex_);
+    ShrinkIndex();
+  }
+}
+
+// What a slab has beyond the step is left for the next one.
+bool Room::GrowIndex(uint64_t wanted_bytes) {
+  const uint64_t share = context_->index_share_bytes, most = context_->index_most_bytes;
+  const ram::ArenaStats stats = context_->arena->stats();
+  const uint64_t bytes = std::min(
+      {base::AlignUp(wanted_bytes - share, kStep), stats.slab_bytes, most - std::min(most, share)});
+  const uint64_t left = stats.capacity_bytes - std::min(stats.capacity_bytes, stats.slab_bytes);
+  const uint64_t floors = tables_->limited.AllFloors().ram_bytes;
+  if (bytes == 0 || !CheckFloorsFit("RAM", floors, left).ok()) return false;
+  for (int tried = 0; !context_->arena->GiveUp(bytes); ++tried) {
+    if (tried == kSlabsTried || !EmptyCheapestSlab()) return false;
+  }
+  held_slabs_.clear();
+  SetIndexShare(share + bytes);
+  return true;
+}
+
+// A slab in which somebody holds pages does not become free; another one is tried the next time.
+bool Room::EmptyCheapestSlab() {
+  const uint64_t slab_bytes = context_->arena->stats().slab_bytes;
+  std::vector<uint64_t> cost = context_->index->SparedBytes(slab_bytes);
+  for (const uint64_t slab : held_slabs_) {
+    cost.resize(std::max(cost.size(), slab + 1));
+    cost[slab] = ~uint64_t{0};
+  }
+  const std::optional<ram::SlabRange> slab = context_->arena->CheapestSlabToEmpty(0, cost);
+  if (!slab.has_value()) return false;
+  if (!held_slabs_.insert(slab->begin / slab_bytes).second) held_slabs_.clear();
+  EmptySlab(*slab, 2 * slab_bytes);
+  return true;
+}
+
+void Room::ShrinkIndex() {
+  const uint64_t share = context_->index_share_bytes;
+  const uint64_t above = share - std::min<uint64_t>(share, context_->index_least_bytes);
+  const uint64_t bytes = std::min(context_->arena->stats().slab_bytes, above);
+  if (bytes == 0) return;
+  // The index keeps to the smaller share before the arena may grow.
+  SetIndexShare(share - bytes);
+  if (context_->index->Counts().memory_bytes > share - bytes) return SetIndexShare(share);
+  context_->arena->TakeBack(bytes);
+  SlabsChanged();
+}
+
+void Room::SetIndexShare(uint64_t bytes) {
+  context_->index_share_bytes = bytes;
+  context_->index->SetLimits(context_->IndexLimits(bytes));
+}
+
+}  // namespace prefixd::cache

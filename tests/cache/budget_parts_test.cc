@@ -1,0 +1,275 @@
+// What part of the RAM budget is pages, and what the index takes of it.
+#include <sys/statvfs.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "ram/arena.h"
+#include "ram/budget.h"
+#include "shared_fixture.h"
+
+namespace prefixd::testing {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Blocks of 16 tokens in one page of 4 KiB, whose names take a twentieth of what the pages take.
+block::SpaceIdentity TinyBlocks() {
+  block::SpaceIdentity identity = SmallIdentity(16, 0);
+  identity.model = "tiny";
+  block::LayerGroup group;
+  group.name = "all";
+  group.layers = {0};
+  group.kv_heads = 1;
+  group.key_dim = group.value_dim = 64;
+  const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kF16);
+  group.ladder = {{raw, raw}};
+  identity.groups = {group};
+  return identity;
+}
+
+class BudgetPartsTest : public SharedCacheTest {
+ protected:
+  uint64_t Part(const std::string& name) const {
+    for (const block::NamedCount& part : cache_->GetStats().ram_parts) {
+      if (part.name == name) return part.value;
+    }
+    return 0;
+  }
+  uint64_t PartsSum() const {
+    uint64_t sum = 0;
+    for (const block::NamedCount& part : cache_->GetStats().ram_parts) sum += part.value;
+    return sum;
+  }
+  uint64_t Share(const std::string& name) const {
+    for (const block::NamedCount& share : cache_->RamShares()) {
+      if (share.name == name) return share.value;
+    }
+    return 0;
+  }
+  uint64_t SharesSum() const {
+    uint64_t sum = 0;
+    for (const block::NamedCount& share : cache_->RamShares()) sum += share.value;
+    return sum;
+  }
+  // Stores as Store does, pages of zeros: their bytes are not looked at here.
+  absl::Status StoreZeros(const block::SpaceIdentity& identity, block::SpaceHandle space,
+                          const Tokens& tokens) {
+    const auto plan = cache_->Reserve(
+        session_, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
+    if (!plan.ok()) return plan.status();
+    for (const block::BlockPlan& block : plan->blocks) {
+      if (block.state == block::BlockState::kPresent) continue;
+      for (uint32_t g = 0; g < identity.groups.size(); ++g) {
+        const uint64_t bytes =
+            block::LayoutOfPage(identity.groups[g], block.rungs[g], block.tokens).page_bytes;
+        if (zeros_.size() != bytes) zeros_.assign(bytes, std::byte{});
+        const absl::Status put = cache_->PutPage(session_, plan->reservation,
+                                                 {.group = g,
+                                                  .first_token = block.first_token,
+                                                  .tokens = block.tokens,
+                                                  .rung = block.rungs[g],
+                                                  .page_bytes = bytes,
+                                                  .offset = 0,
+                                                  .xxh3 = base::Xxh3(zeros_),
+                                                  .data = zeros_},
+                                                 In(10000));
+        if (!put.ok()) return put;
+      }
+    }
+    return cache_
+        ->Commit(session_, {.reservation = plan->reservation,
+                            .tokens = static_cast<uint32_t>(tokens.size()),
+                            .sequence_end = true,
+                            .ends = {}})
+        .status();
+  }
+  // Stores sequences until so many pages were evicted.
+  void FillUntilEvicted(const block::SpaceIdentity& identity, uint32_t tokens, uint64_t evicted) {
+    const block::SpaceHandle space = OpenSpace(identity);
+    while (Counter("pages.evicted") < evicted) {
+      ASSERT_TRUE(StoreZeros(identity, space, RandomTokens(next_seed_++, tokens)).ok());
+    }
+  }
+  uint64_t Payload() const {
+    uint64_t bytes = 0;
+    for (const block::SpaceSummary& space : cache_->ListSpaces()) bytes += space.ram_payload_bytes;
+    return bytes;
+  }
+  uint64_t Blocks() const {
+    uint64_t blocks = 0;
+    for (const block::SpaceSummary& space : cache_->ListSpaces()) blocks += space.blocks;
+    return blocks;
+  }
+  // Whether the machine can hold an arena of so many bytes; says why not.
+  bool HasRoom(uint64_t bytes) {
+    struct statvfs at {};
+    const bool room = statvfs("/dev/shm", &at) == 0 && uint64_t{at.f_bavail} * at.f_frsize > bytes;
+    if (!room) std::cout << "/dev/shm has no room for " << bytes << " bytes\n";
+    return room;
+  }
+
+  std::vector<std::byte> zeros_;
+  uint64_t next_seed_ = 1;
+};
+
+// Asks for parts and shares all the time, and keeps the largest sums.
+class Watch {
+ public:
+  template <typename Sums>
+  explicit Watch(Sums sums)
+      : thread_([this, sums] {
+          while (!stop_) {
+            const auto [parts, shares] = sums();
+            most_parts_ = std::max(most_parts_, parts);
+            most_shares_ = std::max(most_shares_, shares);
+            ++looks_;
+          }
+        }) {}
+  ~Watch() { Stop(); }
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  // After Stop.
+  uint64_t most_parts() const { return most_parts_; }
+  uint64_t most_shares() const { return most_shares_; }
+  uint64_t looks() const { return looks_; }
+
+ private:
+  std::atomic<bool> stop_{false};
+  uint64_t most_parts_ = 0, most_shares_ = 0, looks_ = 0;
+  std::thread thread_;  // the last: it begins at once
+};
+
+// Qwen3-0.6B in 8 bits: four pages of 952 KiB a block. Beside an SSD tier, which takes its part.
+// PREFIXD_P92_MIB: another budget.
+TEST_F(BudgetPartsTest, P92PagesFillNinetyTwoPercentOfTheBudget) {
+  const char* const mib = std::getenv("PREFIXD_P92_MIB");
+  const uint64_t budget = (mib == nullptr ? 2048 : std::strtoull(mib, nullptr, 10)) * kMiB;
+  if (!HasRoom(budget + 64 * kMiB)) GTEST_SKIP() << "/dev/shm is too small for it";
+  cache::Options options = SharedWithSsd(budget);
+  options.ssd_budget_bytes = 256 * kMiB;
+  options.ssd_write_share = 0.01;
+  Open(options);
+  FillUntilEvicted(Qwen3Identity(), 512, 64);
+  if (HasFailure()) return;
+  EXPECT_GE(static_cast<double>(Payload()), 0.92 * static_cast<double>(budget))
+      << Payload() / kMiB << " MiB";
+  EXPECT_LE(PartsSum(), budget);
+  std::cout << "K and V: " << Payload() / kMiB << " of " << budget / kMiB << " MiB\n";
+}
+
+TEST_F(BudgetPartsTest, TheIndexGrowsAndTheSumIsWithinTheBudgetAtEveryMoment) {
+  const uint64_t budget = 192 * kMiB;
+  Open(Shared(budget));
+  const uint64_t before = Share("index");
+  Watch watch([this] { return std::pair(PartsSum(), SharesSum()); });
+  FillUntilEvicted(TinyBlocks(), 4096, 10'000);
+  watch.Stop();
+  EXPECT_GT(watch.looks(), 10u);
+  EXPECT_LE(watch.most_parts(), budget);
+  EXPECT_LE(watch.most_shares(), budget);
+  EXPECT_GT(Share("index"), before);
+  EXPECT_LE(Share("index"), budget / 16);
+  EXPECT_LE(Part("index"), Share("index"));
+}
+
+// With an index of a sixteenth from the start the arena had 432 MiB in slabs of 6 MiB, 57 of them
+// beside their records and tables.
+TEST_F(BudgetPartsTest, TinyBlocksFindAsManyPlacesAsWithAnIndexOfASixteenth) {
+  const uint64_t budget = 512 * kMiB;
+  if (!HasRoom(budget + 64 * kMiB)) GTEST_SKIP() << "/dev/shm is too small for it";
+  Open(Shared(budget));
+  FillUntilEvicted(TinyBlocks(), 4096, 10'000);
+  EXPECT_GE(Blocks(), 57 * 6 * kMiB / 4096);
+  EXPECT_EQ(Counter("index.trimmed"), 0u);
+}
+
+TEST_F(BudgetPartsTest, WhatTheIndexNeedsNoMoreGoesBackToPages) {
+  const uint64_t budget = 192 * kMiB;
+  for (const bool shared : {false, true}) {
+    Open(shared ? Shared(budget) : RamOnly(budget));
+    const uint64_t index = Share("index"), arena = Share("arena");
+    FillUntilEvicted(TinyBlocks(), 4096, 1);
+    ASSERT_GT(Share("index"), index);
+    ASSERT_LT(Share("arena"), arena);
+    ASSERT_TRUE(cache_->Clear(nullptr).ok());
+    const block::SpaceHandle space = OpenSpace(Qwen3Identity());
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_TRUE(StoreZeros(Qwen3Identity(), space, RandomTokens(next_seed_++, 64)).ok());
+    }
+    EXPECT_EQ(Share("index"), index);
+    EXPECT_EQ(Share("arena"), arena);
+  }
+}
+
+// What is leased cannot be moved: the index gets the slabs that nobody reads.
+TEST_F(BudgetPartsTest, TheIndexGrowsBesideLeasedPages) {
+  Open(Shared(192 * kMiB));
+  const uint64_t before = Share("index");
+  const block::SpaceHandle space = OpenSpace(TinyBlocks());
+  std::vector<cache::Acquired> held;
+  for (uint64_t seed = 1000; seed < 1016; ++seed) {
+    const Tokens tokens = RandomTokens(seed, 4096);
+    ASSERT_TRUE(StoreZeros(TinyBlocks(), space, tokens).ok());
+    held.push_back(Acquire(space, tokens));
+    ASSERT_EQ(held.back().match.restorable_tokens, 4096u);
+  }
+  FillUntilEvicted(TinyBlocks(), 4096, 5'000);
+  EXPECT_GT(Share("index"), before);
+  for (const cache::Acquired& lease : held) {
+    EXPECT_TRUE(cache_->Release(session_, {.lease = lease.lease}).ok());
+  }
+}
+
+// Announcements take memory of the index before a page arrives.
+TEST_F(BudgetPartsTest, TheIndexGrowsForReservations) {
+  Open(RamOnly(512 * kMiB));
+  const uint64_t before = Share("index");
+  const block::SpaceHandle space = OpenSpace(TinyBlocks());
+  const Tokens tokens = RandomTokens(1, 400'000);
+  const auto plan = cache_->Reserve(
+      session_, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .writable = {}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(Share("index"), before);
+  EXPECT_LE(Part("index"), Share("index"));
+  EXPECT_LE(SharesSum(), 512 * kMiB);
+}
+
+TEST_F(BudgetPartsTest, AnIndexThatHadGrownIsFoundAfterAKill) {
+  const uint64_t budget = 192 * kMiB;
+  const std::string stored = LiveAndBeKilled(Shared(budget), [&] {
+    FillUntilEvicted(TinyBlocks(), 4096, 1000);
+    return std::to_string(Blocks());
+  });
+  const uint64_t before =
+      ram::CutBudget(budget, /*has_ssd=*/false, /*shared_arena=*/true)->index_bytes;
+  Open(Shared(budget));
+  EXPECT_LE(PartsSum(), budget);
+  EXPECT_LE(SharesSum(), budget);
+  EXPECT_GT(Share("index"), before);
+  EXPECT_LE(Part("index"), Share("index"));
+  EXPECT_EQ(std::to_string(Blocks()), stored);
+  Watch watch([this] { return std::pair(PartsSum(), SharesSum()); });
+  FillUntilEvicted(TinyBlocks(), 4096, 1000);
+  watch.Stop();
+  EXPECT_LE(watch.most_parts(), budget);
+}
+
+TEST_F(BudgetPartsTest, ASmallerBudgetTakesFromAnIndexThatHasGrown) {
+  Open(Shared(192 * kMiB));
+  FillUntilEvicted(TinyBlocks(), 4096, 1);
+  ASSERT_TRUE(cache_->SetBudgets(96 * kMiB, 0).ok());
+  EXPECT_TRUE(Until([this] { return PartsSum() <= 96 * kMiB; })) << PartsSum();
+  EXPECT_LE(SharesSum(), 96 * kMiB);
+  EXPECT_LE(Share("index"), 6 * kMiB);
+  FillUntilEvicted(TinyBlocks(), 4096, Counter("pages.evicted") + 1000);
+  EXPECT_LE(PartsSum(), 96 * kMiB);
+  ASSERT_TRUE(cache_->SetBudgets(192 * kMiB, 0).ok());
+  EXPECT_LE(SharesSum(), 192 * kMiB);
+}
+
+}  // namespace
+}  // namespace prefixd::testing
