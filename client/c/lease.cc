@@ -230,6 +230,18 @@ size_t prefixd_table(prefixd_lease* lease, uint32_t layer, const prefixd_block**
   });
 }
 
+size_t prefixd_page_names(prefixd_lease* lease, uint32_t layer, prefixd_page_name* names,
+                          size_t capacity) {
+  return Guarded<size_t>(0, [&]() -> size_t {
+    if (lease == nullptr) return 0;
+    const std::vector<prefixd::PageName> found = lease->lease.page_names(LayerOf(layer));
+    for (size_t i = 0; names != nullptr && i < std::min(capacity, found.size()); ++i) {
+      names[i] = {found[i].high, found[i].low};
+    }
+    return found.size();
+  });
+}
+
 size_t prefixd_stored_runs(prefixd_lease* lease, uint32_t layer, prefixd_stored_run* runs,
                            size_t capacity) {
   return Guarded<size_t>(0, [&]() -> size_t {

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 12
+#define PREFIXD_ABI_VERSION 13
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -403,6 +403,19 @@ typedef struct prefixd_block {
 // layer. Returns how many there are. Counts as reading them all.
 PREFIXD_API size_t prefixd_table(prefixd_lease* lease, uint32_t layer,
                                  const prefixd_block** blocks);
+
+// Names the bytes at `units` of a block, as prefixd/cuda.h wants it: where two names are equal, the
+// bytes are. A page that was stored again with other bytes has another name, and each layer its
+// own. {0, 0}: no name.
+typedef struct prefixd_page_name {
+  uint64_t high, low;
+} prefixd_page_name;
+// Gives the names of the blocks of prefixd_table(), in its order. A page keeps its name when it
+// moves or comes back from SSD. None where pages are copied through the socket, or a block has more
+// than 6 items of content. Waits as prefixd_table(), but does not count as reading. Fills at most
+// `capacity`; returns how many there are. Since version 13.
+PREFIXD_API size_t prefixd_page_names(prefixd_lease* lease, uint32_t layer,
+                                      prefixd_page_name* names, size_t capacity);
 
 typedef struct prefixd_stored_run {  // tokens [begin, end)
   uint32_t begin, end;

@@ -98,6 +98,17 @@ std::span<const BlockTableEntry> Lease::block_table(int layer) {
   return table;
 }
 
+std::vector<PageName> Lease::page_names(int layer) {
+  const std::span<const BlockTableEntry> table = Table(layer);
+  std::vector<PageName> names(table.size());
+  const auto& held = pages_.impl_ ? pages_.impl_->held : std::nullopt;
+  if (table.empty() || !held.has_value() || held->attachment->arena() == nullptr) return names;
+  for (size_t i = 0; i < table.size(); ++i) {
+    names[i] = pages_.impl_->names.Of(*held->attachment->arena(), table[i].arena_offset);
+  }
+  return names;
+}
+
 std::vector<TokenRun> Lease::runs(int layer) {
   std::vector<TokenRun> runs;
   uint32_t begin = 0;

@@ -9,6 +9,7 @@
 #include "core.h"
 #include "leased_pages.h"
 #include "look_up.h"
+#include "page_names.h"
 #include "prefixd/client.h"
 #include "publish.h"
 #include "sequence_pages.h"
@@ -38,6 +39,7 @@ struct Sequence::Impl {
   std::shared_ptr<client::CachedPages> load;  // null without a lease
   std::vector<Held> published;                // leases on own pages swapped for the arena's
   client::SequencePages pages;
+  client::PageNames names;  // of leased pages that were named
 
   std::optional<client::Announced> announced;
   std::unique_ptr<client::BackgroundStore> storing;  // begun by StartCommit, not yet settled

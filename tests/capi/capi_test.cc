@@ -1,7 +1,10 @@
 // The C functions of libprefixd.so against the real prefixd: from C, by dlopen, and where they are
 // called with nothing, too little, or too much.
 #include <array>
+#include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "prefixd.h"
 #include "tests/e2e/fixture.h"
@@ -249,6 +252,35 @@ TEST_F(CapiTest, AReleaseTellsHowFarTheLeaseWasRead) {
   prefixd_detach(client);
 }
 
+TEST_F(CapiTest, BlocksOfALeaseHaveNamesThatStayTheSame) {
+  StartDaemon();
+  prefixd_client* client = Attach();
+  ASSERT_EQ(prefixd_attached(client, 20'000), 1);
+  Engine engine(1);
+  prefixd_space* space = engine.Open(client);
+  ASSERT_EQ(engine.Store(space, nullptr), PREFIXD_OK);
+  const auto named = [](prefixd_page_name name) { return std::pair(name.high, name.low); };
+  std::set<std::pair<uint64_t, uint64_t>> all;
+  size_t count = 0;
+  for (int time = 0; time < 2; ++time) {
+    prefixd_lease* lease = prefixd_acquire(space, engine.tokens.data(), kTokens, nullptr, nullptr);
+    const prefixd_block* blocks = nullptr;
+    count = prefixd_table(lease, 0, &blocks);
+    std::vector<prefixd_page_name> names(count + 1, {1, 2});
+    EXPECT_EQ(prefixd_page_names(lease, 0, names.data(), count), count);
+    EXPECT_EQ(named(names[count]), std::pair(uint64_t{1}, uint64_t{2})) << "beyond the capacity";
+    EXPECT_EQ(prefixd_page_names(lease, 0, nullptr, 0), count);
+    EXPECT_EQ(prefixd_page_names(lease, 99, names.data(), count), 0u);
+    for (size_t i = 0; i < count; ++i) all.insert(named(names[i]));
+    prefixd_release(lease, nullptr);
+  }
+  EXPECT_GT(count, 1u);
+  EXPECT_EQ(all.size(), count);
+  EXPECT_FALSE(all.contains({0, 0}));
+  prefixd_close_space(space);
+  prefixd_detach(client);
+}
+
 TEST_F(CapiTest, AHintSaysHowManyTokensWillBeThere) {
   StartDaemon();
   prefixd_client* client = Attach();
@@ -429,6 +461,7 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   EXPECT_NE(prefixd_gather(nullptr, 0, 0, 1, &planes, &planes), PREFIXD_OK);
   EXPECT_EQ(prefixd_gather(nullptr, 0, 0, 0, nullptr, nullptr), PREFIXD_OK) << "0 tokens of none";
   EXPECT_EQ(prefixd_table(nullptr, 0, &blocks), 0u);
+  EXPECT_EQ(prefixd_page_names(nullptr, 0, nullptr, 0), 0u);
   EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);
   EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
   EXPECT_STREQ(prefixd_last_error(), "reserve: no space");

@@ -17,4 +17,11 @@ struct BlockTableEntry {
   uint32_t format = 0;                   // index into the layer's formats
 };
 
+// Names the bytes at `units` of an entry: where two names are equal, the bytes are. {0, 0}: no
+// name.
+struct PageName {
+  uint64_t high = 0, low = 0;
+  bool operator==(const PageName&) const = default;
+};
+
 }  // namespace prefixd

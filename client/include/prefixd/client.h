@@ -365,6 +365,11 @@ class Lease {
   // released. Waits for the layer; if a page turned out bad, for every layer. Counts as reading all
   // of them.
   std::span<const BlockTableEntry> block_table(int layer);
+  // Returns a name for each entry of block_table(), for caches of what is read there, as
+  // prefixd/cuda.h has one. A page keeps its name when it moves or comes back from SSD. None where
+  // pages are copied through the socket, or a block has more than 6 items of content. Waits as
+  // block_table(), but does not count as reading.
+  std::vector<PageName> page_names(int layer);
   // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
   // only those that it has. Waits as block_table(), but does not count as reading.
   std::vector<TokenRun> runs(int layer);

@@ -166,12 +166,9 @@ PREFIXD_API prefixd_status prefixd_cuda_page_state(prefixd_cuda* cuda,
 
 typedef struct prefixd_cuda_load prefixd_cuda_load;
 
-// Names the bytes of one layer of a block. Where two names are equal, and sizes too, bytes must be:
-// a page that was evicted and stored again with other bytes has another name, and each layer its
-// own. {0, 0}: the page has no name and is not kept.
-typedef struct prefixd_cuda_page_name {
-  uint64_t high, low;
-} prefixd_cuda_page_name;
+// Names the bytes of one layer of a block, as prefixd_page_names() does. Where two names are equal,
+// and sizes too, bytes must be. {0, 0}: the page has no name and is not kept.
+typedef prefixd_page_name prefixd_cuda_page_name;
 
 typedef struct prefixd_cuda_load_layer {
   size_t size;

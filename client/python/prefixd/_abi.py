@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -232,6 +232,10 @@ class StoredRun(ctypes.Structure):
     ]
 
 
+class PageName(ctypes.Structure):
+    _fields_ = [("high", c_uint64), ("low", c_uint64)]
+
+
 NONE_USED = 2**32 - 1
 
 
@@ -353,6 +357,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     ),
     "get_state": (c_int32, (_HANDLE, c_uint32, c_void_p, c_size_t), FAILED_PRECONDITION),
     "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
+    "page_names": (c_size_t, (_HANDLE, c_uint32, POINTER(PageName), c_size_t), 0),
     "stored_runs": (c_size_t, (_HANDLE, c_uint32, POINTER(StoredRun), c_size_t), 0),
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
@@ -433,6 +438,7 @@ class Library:
     gather_rows: Callable[..., int]
     get_state: Callable[..., int]
     table: Callable[..., int]
+    page_names: Callable[..., int]
     stored_runs: Callable[..., int]
     release: Callable[..., None]
     reserve: Callable[..., int | None]

@@ -363,6 +363,18 @@ class Lease:
             begin += entry.tokens
         return blocks
 
+    def page_names(self, layer: int) -> list[bytes]:
+        """Returns a name of 16 bytes for each block of blocks(), for caches of what is read there:
+        where two names are equal, the bytes of the blocks are. A page that was stored again with
+        other bytes has another name, and each layer its own. A name of zeros is none: pages that
+        are copied through the socket have none."""
+        held = self._pages("page_names")
+        layer = self._layer("page_names", layer)
+        entries = self._table(held, layer)
+        names = (_abi.PageName * len(entries))()
+        count = self._lib.page_names(held.pointer, layer, names, len(names))
+        return [bytes(name) for name, entry in zip(names[:count], entries) if entry.units]
+
     def runs(self, layer: int) -> list[tuple[int, int, int]]:
         """Returns the restorable tokens of `layer` as the runs that gather() copies in one go:
         begin, end, and the index of their format in the layer's formats."""
