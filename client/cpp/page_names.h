@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "arena_mapping.h"
-#include "prefixd/block_table.h"
+#include "prefixd/client.h"
 
 namespace prefixd::client {
 
