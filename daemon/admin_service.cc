@@ -25,16 +25,20 @@ namespace {
 constexpr std::chrono::seconds kOthersPatience(2);
 constexpr size_t kMostOthers = 32;  // in an answer
 
+Dispatch::Verb People(const char* name) { return {.name = name, .of_people = true}; }
+
 }  // namespace
 
 // Walks the SSD tier's directory, and so may wait for the disk.
-AdminService::Reactor* AdminService::GetStats(Context* context, const v1::GetStatsRequest*,
-                                              v1::GetStatsReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.get_stats");
-    DoGetStats(reply);
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::GetStats(Context* context, const Message* request,
+                                              Message* reply) {
+  return dispatch_->Serve<v1::GetStatsRequest, v1::GetStatsReply>(
+      context, People("rpc.get_stats"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          DoGetStats(call->reply());
+          return absl::OkStatus();
+        });
+      });
 }
 
 void AdminService::WriteSums(v1::GetStatsReply* reply) const {
@@ -60,18 +64,17 @@ void AdminService::DoGetStats(v1::GetStatsReply* reply) const {
   }
 }
 
-AdminService::Reactor* AdminService::ListSpaces(Context* context,
-                                                const v1::ListSpacesRequest* request,
-                                                v1::ListSpacesReply* reply) {
-  const auto answer = [=, this] {
-    Call call(cache_, "rpc.list_spaces");
-    return call.End(DoListSpaces(*request, reply));
-  };
-  // The call waits for the shared store, so it runs on a thread that no worker's call needs.
-  if (!request->explain_against().empty() && cache_->has_remote()) {
-    return dispatch_->Admin(context->DefaultReactor(), answer);
-  }
-  return dispatch_->QuickAdmin(context, answer);
+AdminService::Reactor* AdminService::ListSpaces(Context* context, const Message* request,
+                                                Message* reply) {
+  return dispatch_->Serve<v1::ListSpacesRequest, v1::ListSpacesReply>(
+      context, People("rpc.list_spaces"), request, reply, [this](auto* call) {
+        const auto answer = [=, this] { return DoListSpaces(*call->request(), call->reply()); };
+        // The call waits for the shared store, so it runs on a thread that no worker's call needs.
+        if (!call->request()->explain_against().empty() && cache_->has_remote()) {
+          return dispatch_->Admin(call, answer);
+        }
+        dispatch_->QuickAdmin(call, answer);
+      });
 }
 
 void AdminService::AddOtherHosts(const block::SpaceIdentity& against, v1::ListSpacesReply* reply) {
@@ -124,12 +127,12 @@ absl::Status AdminService::DoListSpaces(const v1::ListSpacesRequest& request,
   return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::Clear(Context* context, const v1::ClearRequest* request,
-                                           v1::ClearReply* reply) {
-  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
-    Call call(cache_, "rpc.clear");
-    return call.End(DoClear(*request, reply));
-  });
+AdminService::Reactor* AdminService::Clear(Context* context, const Message* request,
+                                           Message* reply) {
+  return dispatch_->Serve<v1::ClearRequest, v1::ClearReply>(
+      context, People("rpc.clear"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call, [=, this] { return DoClear(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearReply* reply) {
@@ -167,51 +170,63 @@ absl::Status AdminService::DoClear(const v1::ClearRequest& request, v1::ClearRep
   return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::Flush(Context* context, const v1::FlushRequest*,
-                                           v1::FlushReply* reply) {
-  HandOutCall* const out = dispatch_->NewCall(context);
-  return dispatch_->Admin(out, [=, this] {
-    Call call(cache_, "rpc.flush");
-    const cache::FlushResult result =
-        cache_->Flush({DeadlineOf(*context, kMaxAdmin), out->gave_up()});
-    reply->set_epoch(cache_->epoch());
-    reply->set_flushed_bytes(result.flushed_bytes);
-    reply->set_dirty_bytes(result.dirty_bytes);
-    reply->set_remote_waits(result.remote_waits);
-    spdlog::info("flush saved={} left={}", base::FormatBytes(result.flushed_bytes),
-                 base::FormatBytes(result.dirty_bytes));
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::Flush(Context* context, const Message* request,
+                                           Message* reply) {
+  return dispatch_->Serve<v1::FlushRequest, v1::FlushReply>(
+      context, People("rpc.flush"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call, [=, this] {
+          return DoFlush({DeadlineOf(call->context(), kMaxAdmin), call->gave_up()}, call->reply());
+        });
+      });
 }
 
-AdminService::Reactor* AdminService::Verify(Context* context, const v1::VerifyRequest* request,
-                                            v1::VerifyReply* reply) {
-  HandOutCall* const out = dispatch_->NewCall(context);
-  return dispatch_->Admin(out, [=, this] {
-    Call call(cache_, "rpc.verify");
-    const cache::VerifyProgress progress =
-        cache_->Verify(request->cursor(), request->bytes_per_second(),
-                       {DeadlineOf(*context, kMaxAdmin), out->gave_up()});
-    reply->set_epoch(cache_->epoch());
-    reply->set_next(progress.next);
-    reply->set_pages(progress.pages);
-    reply->set_bytes(progress.bytes);
-    reply->set_bad(progress.bad);
-    reply->set_unreadable(progress.unreadable);
-    reply->set_in_use(progress.in_use);
-    reply->set_passed_bytes(progress.passed_bytes);
-    reply->set_total_bytes(progress.total_bytes);
-    return call.End(absl::OkStatus());
-  });
+absl::Status AdminService::DoFlush(const cache::Patience& patience, v1::FlushReply* reply) {
+  const cache::FlushResult result = cache_->Flush(patience);
+  reply->set_epoch(cache_->epoch());
+  reply->set_flushed_bytes(result.flushed_bytes);
+  reply->set_dirty_bytes(result.dirty_bytes);
+  reply->set_remote_waits(result.remote_waits);
+  spdlog::info("flush saved={} left={}", base::FormatBytes(result.flushed_bytes),
+               base::FormatBytes(result.dirty_bytes));
+  return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::GetConfig(Context* context, const v1::GetConfigRequest*,
-                                               v1::GetConfigReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.get_config");
-    WriteConfig(reply);
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::Verify(Context* context, const Message* request,
+                                            Message* reply) {
+  return dispatch_->Serve<v1::VerifyRequest, v1::VerifyReply>(
+      context, People("rpc.verify"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call, [=, this] {
+          return DoVerify(*call->request(),
+                          {DeadlineOf(call->context(), kMaxAdmin), call->gave_up()}, call->reply());
+        });
+      });
+}
+
+absl::Status AdminService::DoVerify(const v1::VerifyRequest& request,
+                                    const cache::Patience& patience, v1::VerifyReply* reply) {
+  const cache::VerifyProgress progress =
+      cache_->Verify(request.cursor(), request.bytes_per_second(), patience);
+  reply->set_epoch(cache_->epoch());
+  reply->set_next(progress.next);
+  reply->set_pages(progress.pages);
+  reply->set_bytes(progress.bytes);
+  reply->set_bad(progress.bad);
+  reply->set_unreadable(progress.unreadable);
+  reply->set_in_use(progress.in_use);
+  reply->set_passed_bytes(progress.passed_bytes);
+  reply->set_total_bytes(progress.total_bytes);
+  return absl::OkStatus();
+}
+
+AdminService::Reactor* AdminService::GetConfig(Context* context, const Message* request,
+                                               Message* reply) {
+  return dispatch_->Serve<v1::GetConfigRequest, v1::GetConfigReply>(
+      context, People("rpc.get_config"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          WriteConfig(call->reply());
+          return absl::OkStatus();
+        });
+      });
 }
 
 std::vector<Setting> AdminService::settings() const {
@@ -260,36 +275,41 @@ void AdminService::WriteConfig(v1::GetConfigReply* reply) const {
   }
 }
 
-AdminService::Reactor* AdminService::ListSessions(Context* context, const v1::ListSessionsRequest*,
-                                                  v1::ListSessionsReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.list_sessions");
-    reply->set_epoch(cache_->epoch());
-    for (const block::SessionInfo& session : cache_->ListSessions())
-      wire::ToProto(session, reply->add_sessions());
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::ListSessions(Context* context, const Message* request,
+                                                  Message* reply) {
+  return dispatch_->Serve<v1::ListSessionsRequest, v1::ListSessionsReply>(
+      context, People("rpc.list_sessions"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          v1::ListSessionsReply* const reply = call->reply();
+          reply->set_epoch(cache_->epoch());
+          for (const block::SessionInfo& session : cache_->ListSessions())
+            wire::ToProto(session, reply->add_sessions());
+          return absl::OkStatus();
+        });
+      });
 }
 
-AdminService::Reactor* AdminService::ListLeases(Context* context, const v1::ListLeasesRequest*,
-                                                v1::ListLeasesReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.list_leases");
-    reply->set_epoch(cache_->epoch());
-    for (const block::LeaseInfo& lease : cache_->ListLeases())
-      wire::ToProto(lease, reply->add_leases());
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::ListLeases(Context* context, const Message* request,
+                                                Message* reply) {
+  return dispatch_->Serve<v1::ListLeasesRequest, v1::ListLeasesReply>(
+      context, People("rpc.list_leases"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          v1::ListLeasesReply* const reply = call->reply();
+          reply->set_epoch(cache_->epoch());
+          for (const block::LeaseInfo& lease : cache_->ListLeases())
+            wire::ToProto(lease, reply->add_leases());
+          return absl::OkStatus();
+        });
+      });
 }
 
 // Waits until the files of dropped segments are removed.
-AdminService::Reactor* AdminService::SetBudgets(Context* context,
-                                                const v1::SetBudgetsRequest* request,
-                                                v1::SetBudgetsReply* reply) {
-  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
-    Call call(cache_, "rpc.set_budgets");
-    return call.End(DoSetBudgets(*request, reply));
-  });
+AdminService::Reactor* AdminService::SetBudgets(Context* context, const Message* request,
+                                                Message* reply) {
+  return dispatch_->Serve<v1::SetBudgetsRequest, v1::SetBudgetsReply>(
+      context, People("rpc.set_budgets"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call, [=, this] { return DoSetBudgets(*call->request(), call->reply()); });
+      });
 }
 
 void AdminService::NoteBudget(const char* name, uint64_t bytes) {
@@ -317,13 +337,13 @@ absl::Status AdminService::DoSetBudgets(const v1::SetBudgetsRequest& request,
   return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::SetSpaceLimits(Context* context,
-                                                    const v1::SetSpaceLimitsRequest* request,
-                                                    v1::SetSpaceLimitsReply* reply) {
-  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
-    Call call(cache_, "rpc.set_space_limits");
-    return call.End(DoSetSpaceLimits(*request, reply));
-  });
+AdminService::Reactor* AdminService::SetSpaceLimits(Context* context, const Message* request,
+                                                    Message* reply) {
+  return dispatch_->Serve<v1::SetSpaceLimitsRequest, v1::SetSpaceLimitsReply>(
+      context, People("rpc.set_space_limits"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call,
+                         [=, this] { return DoSetSpaceLimits(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminService::DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& request,
@@ -339,13 +359,13 @@ absl::Status AdminService::DoSetSpaceLimits(const v1::SetSpaceLimitsRequest& req
   return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::ListPrefixes(Context* context,
-                                                  const v1::ListPrefixesRequest* request,
-                                                  v1::ListPrefixesReply* reply) {
-  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
-    Call call(cache_, "rpc.list_prefixes");
-    return call.End(DoListPrefixes(*request, reply));
-  });
+AdminService::Reactor* AdminService::ListPrefixes(Context* context, const Message* request,
+                                                  Message* reply) {
+  return dispatch_->Serve<v1::ListPrefixesRequest, v1::ListPrefixesReply>(
+      context, People("rpc.list_prefixes"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call,
+                         [=, this] { return DoListPrefixes(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminService::DoListPrefixes(const v1::ListPrefixesRequest& request,
@@ -364,16 +384,11 @@ absl::Status AdminService::DoListPrefixes(const v1::ListPrefixesRequest& request
   return absl::OkStatus();
 }
 
-EventStreams::Reactor* AdminService::WatchEvents(Context*, const v1::WatchEventsRequest* request) {
-  return events_.Watch(*request);
-}
-
-AdminService::Reactor* AdminService::Why(Context* context, const v1::WhyRequest* request,
-                                         v1::WhyReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.why");
-    return call.End(DoWhy(*request, reply));
-  });
+AdminService::Reactor* AdminService::Why(Context* context, const Message* request, Message* reply) {
+  return dispatch_->Serve<v1::WhyRequest, v1::WhyReply>(
+      context, People("rpc.why"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] { return DoWhy(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminService::DoWhy(const v1::WhyRequest& request, v1::WhyReply* reply) const {
@@ -385,23 +400,26 @@ absl::Status AdminService::DoWhy(const v1::WhyRequest& request, v1::WhyReply* re
   return absl::OkStatus();
 }
 
-AdminService::Reactor* AdminService::ListPins(Context* context, const v1::ListPinsRequest*,
-                                              v1::ListPinsReply* reply) {
-  return dispatch_->QuickAdmin(context, [=, this] {
-    Call call(cache_, "rpc.list_pins");
-    reply->set_epoch(cache_->epoch());
-    for (const block::PinInfo& pin : cache_->ListPins()) wire::ToProto(pin, reply->add_pins());
-    return call.End(absl::OkStatus());
-  });
+AdminService::Reactor* AdminService::ListPins(Context* context, const Message* request,
+                                              Message* reply) {
+  return dispatch_->Serve<v1::ListPinsRequest, v1::ListPinsReply>(
+      context, People("rpc.list_pins"), request, reply, [this](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          v1::ListPinsReply* const reply = call->reply();
+          reply->set_epoch(cache_->epoch());
+          for (const block::PinInfo& pin : cache_->ListPins())
+            wire::ToProto(pin, reply->add_pins());
+          return absl::OkStatus();
+        });
+      });
 }
 
-AdminService::Reactor* AdminService::EndSession(Context* context,
-                                                const v1::EndSessionRequest* request,
-                                                v1::EndSessionReply* reply) {
-  return dispatch_->Admin(context->DefaultReactor(), [=, this] {
-    Call call(cache_, "rpc.end_session");
-    return call.End(DoEndSession(*request, reply));
-  });
+AdminService::Reactor* AdminService::EndSession(Context* context, const Message* request,
+                                                Message* reply) {
+  return dispatch_->Serve<v1::EndSessionRequest, v1::EndSessionReply>(
+      context, People("rpc.end_session"), request, reply, [this](auto* call) {
+        dispatch_->Admin(call, [=, this] { return DoEndSession(*call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminService::DoEndSession(const v1::EndSessionRequest& request,

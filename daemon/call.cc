@@ -25,6 +25,9 @@ const char* RefusalName(absl::StatusCode code) {
       return "refused.cancelled";
     case absl::StatusCode::kDeadlineExceeded:
       return "refused.deadline";
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return "refused.denied";
     case absl::StatusCode::kUnavailable:
       return "refused.stopping";
     default:

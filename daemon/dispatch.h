@@ -8,6 +8,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,11 +40,22 @@ class Dispatch {
   Dispatch(cache::Cache* cache, int threads, uint64_t token_message_bytes,
            const StreamPatience& streams, Tracer* tracer = nullptr);
 
+  // Looks whether a caller may name a session: OK, or the answer to the call.
+  using SessionCheck =
+      std::function<absl::Status(const grpc::ServerContextBase&, block::SessionId)>;
+  // Set before anybody calls; without it every caller may.
+  void set_session_check(SessionCheck check) { session_check_ = std::move(check); }
+  absl::Status CheckSession(const grpc::ServerContextBase& context,
+                            block::SessionId session) const {
+    return session_check_ == nullptr ? absl::OkStatus() : session_check_(context, session);
+  }
+
   // `name`: the verb's counter ("rpc.match"). `has_tokens`: its messages may be as long as
-  // token_limit() allows.
+  // token_limit() allows. `of_people`: they are short, and never wait for a worker's.
   struct Verb {
     const char* name;
     bool has_tokens = false;
+    bool of_people = false;
   };
   const MessageLimit& token_limit() const { return token_limit_; }
   // Returns the reactor of a call. `handle(call)` ends the call, or passes it to Now, Quick,
@@ -59,9 +71,7 @@ class Dispatch {
       call->IsTraced(CallTrace::Begin(tracer_, *context, {service, verb.name}));
     }
     const absl::StatusOr<uint64_t> bytes =
-        UnfoldedBytes(*Request::descriptor(), *message,
-                      {.bytes = verb.has_tokens ? token_limit_.bytes : wire::kMaxMessageBytes,
-                       .unfolded_bytes = token_limit_.unfolded_bytes});
+        UnfoldedBytes(*Request::descriptor(), *message, LimitOfMessage(verb));
     if (!bytes.ok()) {
       call->End(Call(cache_, verb.name).End(bytes.status()));
       return call;
@@ -80,8 +90,9 @@ class Dispatch {
     // gRPC would keep the message until the call is done.
     const auto taken = std::make_shared<grpc::ByteBuffer>();
     taken->Swap(const_cast<grpc::ByteBuffer*>(message));
-    const auto serve = [this, call, handle](grpc::ByteBuffer* from) {
-      const absl::Status read = call->Read(from);
+    const auto serve = [this, call, handle, of_people = verb.of_people](grpc::ByteBuffer* from) {
+      absl::Status read = call->Read(from);
+      if (read.ok() && !of_people) read = CheckSession(call->context(), call->session());
       if (read.ok()) return handle(call);
       Run(call, [&] { return read; });
     };
@@ -149,25 +160,20 @@ class Dispatch {
     OnThread(&waits_, &wait_shares_, call, work);
   }
   // For a call of people: runs it on a thread that no worker's call can take.
-  template <typename Call, typename Work>
-  grpc::ServerUnaryReactor* Admin(Call* call, const Work& work) {
-    if (!admin_.TryRun([call, work] { End(call, work()); })) End(call, Refuse(admin_.most()));
-    return call;
+  template <typename Work>
+  void Admin(HandOutCall* call, const Work& work) {
+    if (!admin_.TryRun([this, call, work] { Run(call, work); })) call->End(Refuse(admin_.most()));
   }
   // The same for a call that seldom waits: runs it here if another callback thread stays free.
   template <typename Work>
-  grpc::ServerUnaryReactor* QuickAdmin(Context* context, const Work& work) {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  void QuickAdmin(HandOutCall* call, const Work& work) {
     if (here_.fetch_add(1) >= most_here_) {
       here_.fetch_sub(1);
-      return Admin(reactor, work);
+      return Admin(call, work);
     }
-    reactor->Finish(work());
+    Run(call, work);
     here_.fetch_sub(1);
-    return reactor;
   }
-  // Returns the reactor of a call of people that waits.
-  HandOutCall* NewCall(Context* context) { return new HandOutCall(context, cache_, &later_); }
 
   // Threads of streams of pages; each stream takes one while it moves.
   base::Threads* streams() { return &streams_; }
@@ -188,10 +194,14 @@ class Dispatch {
   bool idle() const { return running_.use_count() <= 1; }
 
  private:
-  static void End(grpc::ServerUnaryReactor* call, const grpc::Status& status) {
-    call->Finish(status);
+  MessageLimit LimitOfMessage(const Verb& verb) const {
+    if (verb.of_people) {
+      return {.bytes = LongRequests::kShortMessageBytes,
+              .unfolded_bytes = LongRequests::kShortUnfoldedBytes};
+    }
+    return {.bytes = verb.has_tokens ? token_limit_.bytes : wire::kMaxMessageBytes,
+            .unfolded_bytes = token_limit_.unfolded_bytes};
   }
-  static void End(HandOutCall* call, const grpc::Status& status) { call->End(status); }
   static bool IsShort(uint64_t message_bytes, uint64_t unfolded_bytes) {
     return message_bytes <= LongRequests::kShortMessageBytes &&
            unfolded_bytes <= LongRequests::kShortUnfoldedBytes;
@@ -216,6 +226,7 @@ class Dispatch {
   const int most_here_;
   const StreamPatience patience_;
   const MessageLimit token_limit_;
+  SessionCheck session_check_;
   std::atomic<int> here_{0};
   const std::shared_ptr<int> running_ = std::make_shared<int>();
   // Declared before the threads that hold shares, so destroyed after them.

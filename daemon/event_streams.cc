@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "daemon/call.h"
+#include "daemon/message.h"
 #include "wire/events.h"
 
 namespace prefixd::daemon {
@@ -28,8 +29,9 @@ class Refusal final : public EventStreams::Reactor {
 // Only the thread of EventStreams calls Write and Finish.
 class EventStreams::Stream final : public EventStreams::Reactor {
  public:
-  Stream(EventStreams* streams, std::unique_ptr<index::EventReader> reader)
-      : streams_(streams), reader_(std::move(reader)) {}
+  Stream(EventStreams* streams, std::unique_ptr<index::EventReader> reader,
+         std::shared_ptr<void> held)
+      : streams_(streams), reader_(std::move(reader)), held_(std::move(held)) {}
 
   void OnWriteDone(bool ok) override {
     const base::MutexLock lock(streams_->mutex_);
@@ -51,16 +53,19 @@ class EventStreams::Stream final : public EventStreams::Reactor {
   void BeginWriting() { writing_ = true; }
 
   void Write(uint64_t epoch) {
-    reply_.Clear();
-    wire::ToProto(reader_->Next(), &reply_);
-    reply_.set_epoch(epoch);
-    StartWrite(&reply_);
+    v1::WatchEventsReply reply;
+    wire::ToProto(reader_->Next(), &reply);
+    reply.set_epoch(epoch);
+    message_.Clear();
+    daemon::Write(reply, &message_).IgnoreError();  // fails only without memory
+    StartWrite(&message_);
   }
 
  private:
   EventStreams* const streams_;
   const std::unique_ptr<index::EventReader> reader_;
-  v1::WatchEventsReply reply_;
+  const std::shared_ptr<void> held_;
+  grpc::ByteBuffer message_;             // gRPC's while it is written
   bool writing_ = false, gone_ = false;  // guarded by the mutex of `streams_`
 };
 
@@ -68,8 +73,12 @@ EventStreams::EventStreams(cache::Cache* cache) : cache_(cache), thread_([this] 
 
 EventStreams::~EventStreams() { Stop(); }
 
-EventStreams::Reactor* EventStreams::Watch(const v1::WatchEventsRequest& request) {
+EventStreams::Reactor* EventStreams::Watch(const grpc::ByteBuffer& message,
+                                           std::shared_ptr<void> held) {
   Call call(cache_, "rpc.watch_events");
+  v1::WatchEventsRequest request;
+  if (absl::Status read = ReadSmall(message, &request); !read.ok())
+    return new Refusal(call.End(read));
   absl::StatusOr<block::EventQuery> query = wire::FromProto(request, cache_->epoch());
   if (!query.ok()) return new Refusal(call.End(query.status()));
   const base::MutexLock lock(mutex_);
@@ -79,7 +88,7 @@ EventStreams::Reactor* EventStreams::Watch(const v1::WatchEventsRequest& request
         absl::StrCat("watch_events: ", kMostStreams, " listen already, which is the most"))));
   }
   call.End(absl::OkStatus());
-  auto* const stream = new Stream(this, cache_->FollowEvents(*std::move(query)));
+  auto* const stream = new Stream(this, cache_->FollowEvents(*std::move(query)), std::move(held));
   streams_.push_back(stream);
   changed_.NotifyAll();
   return stream;

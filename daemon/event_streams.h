@@ -3,6 +3,7 @@
 //
 // Thread-safe.
 #pragma once
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -16,17 +17,18 @@ namespace prefixd::daemon {
 
 class EventStreams {
  public:
-  using Reactor = grpc::ServerWriteReactor<v1::WatchEventsReply>;
+  using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;  // of WatchEventsReply
   static constexpr size_t kMostStreams = 32;
 
   // `cache` must outlive this. This must outlive the server that runs the streams.
   explicit EventStreams(cache::Cache* cache);
   ~EventStreams();  // as Stop
 
-  // The reactor owns itself until its stream is done. A listener has at most one reply unread; how
-  // far it has read is its place in the index's log, and one that falls behind that is sent a new
-  // snapshot.
-  Reactor* Watch(const v1::WatchEventsRequest& request) PREFIXD_EXCLUDES(mutex_);
+  // The reactor owns itself, and keeps `held`, until its stream is done. A listener has at most one
+  // reply unread; how far it has read is its place in the index's log, and one that falls behind
+  // that is sent a new snapshot.
+  Reactor* Watch(const grpc::ByteBuffer& message, std::shared_ptr<void> held)
+      PREFIXD_EXCLUDES(mutex_);
   // Ends every stream, and refuses new ones.
   void Stop() PREFIXD_EXCLUDES(mutex_);
 

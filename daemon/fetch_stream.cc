@@ -34,9 +34,11 @@ wire::PieceHeader HeaderOf(const cache::PagePiece& piece) {
 
 class FetchStream final : public Reactor, public cache::FetchSink {
  public:
-  FetchStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context)
+  FetchStream(cache::Cache* cache, Dispatch* dispatch, std::shared_ptr<void> charge,
+              grpc::CallbackServerContext* context)
       : cache_(cache),
         dispatch_(dispatch),
+        charge_(std::move(charge)),
         call_(cache, "rpc.fetch"),
         context_(context),
         limit_(context),
@@ -51,6 +53,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     absl::Status status = ReadSmall(request, &fetch);
     absl::StatusOr<cache::FetchRequest> wanted = wire::FromProto(fetch);
     if (status.ok()) status = wanted.status();
+    if (status.ok()) status = dispatch_->CheckSession(*context_, {fetch.session()});
     if (!status.ok()) return Finish(Traced(call_.End(status)));
     share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
     if (share_ == nullptr)
@@ -145,6 +148,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
 
   cache::Cache* const cache_;
   Dispatch* const dispatch_;
+  const std::shared_ptr<void> charge_;
   Call call_;
   grpc::CallbackServerContext* const context_;
   std::unique_ptr<CallTrace> trace_;  // null: not traced
@@ -165,9 +169,10 @@ class FetchStream final : public Reactor, public cache::FetchSink {
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(cache::Cache* cache, Dispatch* dispatch,
+                                                       std::shared_ptr<void> charge,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
-  auto* stream = new FetchStream(cache, dispatch, context);
+  auto* stream = new FetchStream(cache, dispatch, std::move(charge), context);
   stream->Start(request);
   return stream;
 }

@@ -74,7 +74,7 @@ void LogNotShared(block::SessionName session, const block::NotShared& note) {
 
 }  // namespace
 
-Sessions::Reactor* PrefixCacheService::AttachIn(std::shared_ptr<void> seat, Context* context,
+Sessions::Reactor* PrefixCacheService::AttachIn(std::shared_ptr<Gate::Seat> seat, Context* context,
                                                 const Message* request) {
   return sessions_->Attach(*request, context->peer(), std::move(seat), gate_->has_tenants());
 }
@@ -94,7 +94,7 @@ PrefixCacheService::Reactor* PrefixCacheService::OpenSpace(Context* context, con
 absl::Status PrefixCacheService::DoOpenSpace(const v1::OpenSpaceRequest& request,
                                              const Context& context, v1::OpenSpaceReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(block::SpaceIdentity identity, wire::FromProto(request.identity()));
-  identity.tenant = gate_->TenantOf(context);
+  PREFIXD_ASSIGN_OR_RETURN(identity.tenant, gate_->TenantOf(context, {request.session()}));
   PREFIXD_ASSIGN_OR_RETURN(cache::OpenedSpace opened,
                            cache_->OpenSpace({request.session()}, std::move(identity)));
   reply->set_epoch(cache_->epoch());
@@ -463,17 +463,18 @@ absl::Status PrefixCacheService::DoUnpin(const v1::UnpinRequest& request, v1::Un
   return absl::OkStatus();
 }
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::Put(Context* context,
-                                                                   Message* reply) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* PrefixCacheService::PutIn(std::shared_ptr<void> charge,
+                                                                     Context* context,
+                                                                     Message* reply) {
   return StartPut(
-      cache_, dispatch_, context, reply,
+      cache_, dispatch_, std::move(charge), context, reply,
       [this](const v1::CommitRequest& header, const cache::Patience& patience, const Caller& caller,
              v1::CommitReply* commit) { return DoCommit(header, patience, caller, commit); });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::Fetch(Context* context,
-                                                                      const Message* request) {
-  return StartFetch(cache_, dispatch_, context, *request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheService::FetchIn(
+    std::shared_ptr<void> charge, Context* context, const Message* request) {
+  return StartFetch(cache_, dispatch_, std::move(charge), context, *request);
 }
 
 }  // namespace prefixd::daemon

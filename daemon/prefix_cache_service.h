@@ -48,7 +48,8 @@ class PrefixCacheService final : public internal::Everything {
     return AttachIn(nullptr, context, request);
   }
   // The same; the session keeps `seat` as long as it lives.
-  Sessions::Reactor* AttachIn(std::shared_ptr<void> seat, Context* context, const Message* request);
+  Sessions::Reactor* AttachIn(std::shared_ptr<Gate::Seat> seat, Context* context,
+                              const Message* request);
   Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
   Reactor* NotShared(Context* context, const Message* request, Message* reply) override;
   Reactor* Match(Context* context, const Message* request, Message* reply) override;
@@ -60,8 +61,17 @@ class PrefixCacheService final : public internal::Everything {
   Reactor* Abandon(Context* context, const Message* request, Message* reply) override;
   Reactor* Pin(Context* context, const Message* request, Message* reply) override;
   Reactor* Unpin(Context* context, const Message* request, Message* reply) override;
-  grpc::ServerReadReactor<Message>* Put(Context* context, Message* reply) override;
-  grpc::ServerWriteReactor<Message>* Fetch(Context* context, const Message* request) override;
+  grpc::ServerReadReactor<Message>* Put(Context* context, Message* reply) override {
+    return PutIn(nullptr, context, reply);
+  }
+  grpc::ServerWriteReactor<Message>* Fetch(Context* context, const Message* request) override {
+    return FetchIn(nullptr, context, request);
+  }
+  // The same; the stream keeps `charge` as long as it lives.
+  grpc::ServerReadReactor<Message>* PutIn(std::shared_ptr<void> charge, Context* context,
+                                          Message* reply);
+  grpc::ServerWriteReactor<Message>* FetchIn(std::shared_ptr<void> charge, Context* context,
+                                             const Message* request);
 
  private:
   absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,

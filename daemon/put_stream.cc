@@ -40,10 +40,11 @@ absl::StatusOr<cache::PagePiece> ReadPiece(const wire::PieceHeader& header) {
 
 class PutStream final : public Reactor {
  public:
-  PutStream(cache::Cache* cache, Dispatch* dispatch, grpc::CallbackServerContext* context,
-            grpc::ByteBuffer* response, CommitCall commit)
+  PutStream(cache::Cache* cache, Dispatch* dispatch, std::shared_ptr<void> charge,
+            grpc::CallbackServerContext* context, grpc::ByteBuffer* response, CommitCall commit)
       : cache_(cache),
         dispatch_(dispatch),
+        charge_(std::move(charge)),
         call_(cache, "rpc.put"),
         context_(context),
         limit_(context),
@@ -244,6 +245,8 @@ class PutStream final : public Reactor {
     header_.Swap(first.mutable_header());
     reservation_ = {header_.reservation()};
     session_ = {header_.session()};
+    // Before hand_out_ is set: nothing of a foreign session may be taken back or abandoned.
+    PREFIXD_RETURN_IF_ERROR(dispatch_->CheckSession(*context_, session_));
     hand_out_.emplace(cache_, session_);
     return cache_->CheckReservation(session_, reservation_);
   }
@@ -303,6 +306,7 @@ class PutStream final : public Reactor {
 
   cache::Cache* const cache_;
   Dispatch* const dispatch_;
+  const std::shared_ptr<void> charge_;
   Call call_;
   grpc::CallbackServerContext* const context_;
   std::unique_ptr<CallTrace> trace_;  // null: not traced
@@ -342,9 +346,11 @@ class PutStream final : public Reactor {
 }  // namespace
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartPut(cache::Cache* cache, Dispatch* dispatch,
+                                                    std::shared_ptr<void> charge,
                                                     grpc::CallbackServerContext* context,
                                                     grpc::ByteBuffer* response, CommitCall commit) {
-  auto* stream = new PutStream(cache, dispatch, context, response, std::move(commit));
+  auto* stream =
+      new PutStream(cache, dispatch, std::move(charge), context, response, std::move(commit));
   stream->Start();
   return stream;
 }

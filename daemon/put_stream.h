@@ -15,11 +15,13 @@ namespace prefixd::daemon {
 using CommitCall = std::function<absl::Status(const v1::CommitRequest&, const cache::Patience&,
                                               const Caller&, v1::CommitReply*)>;
 
-// Returns the reactor of one call, which owns itself until the call is done. `cache` and `dispatch`
-// must outlive the server that runs it. At most two messages wait for the cache: the next is read
-// when the stream's thread has taken one of them. A stream that fails, for whatever reason,
-// abandons its reservation. A silent stream has no thread, and fails after StreamPatience::silence.
+// Returns the reactor of one call, which owns itself, and keeps `charge`, until the call is done.
+// `cache` and `dispatch` must outlive the server that runs it. At most two messages wait for the
+// cache: the next is read when the stream's thread has taken one of them. A stream that fails, for
+// whatever reason, abandons its reservation. A silent stream has no thread, and fails after
+// StreamPatience::silence.
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartPut(cache::Cache* cache, Dispatch* dispatch,
+                                                    std::shared_ptr<void> charge,
                                                     grpc::CallbackServerContext* context,
                                                     grpc::ByteBuffer* response, CommitCall commit);
 

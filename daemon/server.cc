@@ -22,13 +22,13 @@
 #include "base/status.h"
 #include "daemon/access/admin_door.h"
 #include "daemon/access/audit.h"
+#include "daemon/access/audit_log.h"
 #include "daemon/access/gate.h"
 #include "daemon/admin_service.h"
 #include "daemon/dispatch.h"
 #include "daemon/fd_socket.h"
 #include "daemon/inbound.h"
 #include "daemon/log.h"
-#include "daemon/open_admin_service.h"
 #include "daemon/prefix_cache_service.h"
 #include "daemon/sessions.h"
 #include "daemon/socket_guard.h"
@@ -72,14 +72,22 @@ class GrpcServer final : public Server {
         gate_(cache, options.token, options.access_file),
         prefix_cache_(cache, &sessions_, &dispatch_, &gate_, options.slow_request),
         admin_(cache, &sessions_, &dispatch_, options.version, options.settings),
-        open_admin_(&admin_, &dispatch_, &gate_, options.admin_socket),
-        admin_door_(&admin_, cache, &dispatch_, &gate_),
+        admin_door_(&admin_, cache, &dispatch_, &gate_, options.admin_socket),
         door_(&prefix_cache_, &gate_),
         inbound_(std::max(PartOfMessages(options), options.token_message_bytes + kStreamBytes),
                  [cache](const std::string& why) {
                    cache->Count("connections.cut");
                    spdlog::warn("{}", why);
                  }) {
+    gate_.set_end_session([this](block::SessionId session, const grpc::Status& status) {
+      sessions_.EndBecause(session, status);
+    });
+    if (gate_.has_file()) {
+      dispatch_.set_session_check(
+          [this](const grpc::ServerContextBase& context, block::SessionId session) {
+            return gate_.CheckSession(context, session);
+          });
+    }
     tcp_messages_.Resize(PartOfMessages(options));
     admin_messages_.Resize(kAdminMessageBytes);
   }
@@ -87,8 +95,8 @@ class GrpcServer final : public Server {
 
   // Opens the admin socket first: whoever waits for the workers' socket finds both.
   absl::Status Listen(ServerClaims claims) {
-    PREFIXD_RETURN_IF_ERROR(gate_.Open());
     PREFIXD_ASSIGN_OR_RETURN(audit_, AuditLog::Open(options_.audit_log));
+    PREFIXD_RETURN_IF_ERROR(gate_.Open(audit_));
     PREFIXD_RETURN_IF_ERROR(ListenForPeople(std::move(claims.admin_socket)));
     PREFIXD_RETURN_IF_ERROR(ListenOnTcp());
     PREFIXD_RETURN_IF_ERROR(ListenForWorkers(std::move(claims.socket)));
@@ -132,7 +140,7 @@ class GrpcServer final : public Server {
  private:
   // Registers what workers call, and has calls of Admin written down.
   void ServeWorkers(bool tcp, grpc::ServerBuilder* builder);
-  void Audit(bool raw, grpc::ServerBuilder* builder);
+  void Audit(const Gate* gate, grpc::ServerBuilder* builder);
   // Tells who asks gRPC's health check.
   void SayServing(const std::string& service, bool serving) {
     for (const auto& server : servers_) {
@@ -153,8 +161,7 @@ class GrpcServer final : public Server {
   std::shared_ptr<AuditLog> audit_;
   PrefixCacheService prefix_cache_;
   AdminService admin_;
-  OpenAdminService open_admin_;  // without an access file
-  AdminDoor admin_door_;         // with one
+  AdminDoor admin_door_;
   TokenDoor door_;
   std::shared_ptr<grpc::ServerCredentials> tls_;  // used by the server on TCP until it ends
   // Quotas of their own: people get through while workers send too much, and workers of this host
@@ -196,18 +203,17 @@ absl::Status CannotListen(const std::string& where) {
       absl::StrCat("server: cannot listen on ", where, ": in use, or not allowed"));
 }
 
-void GrpcServer::Audit(bool raw, grpc::ServerBuilder* builder) {
+void GrpcServer::Audit(const Gate* gate, grpc::ServerBuilder* builder) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
-  factories.push_back(Auditing(&gate_, audit_, raw));
+  factories.push_back(Auditing(gate, audit_));
   builder->experimental().SetInterceptorCreators(std::move(factories));
 }
 
 void GrpcServer::ServeWorkers(bool tcp, grpc::ServerBuilder* builder) {
   const bool gated = tcp || gate_.has_file();
   builder->RegisterService(gated ? static_cast<grpc::Service*>(&door_) : &prefix_cache_);
-  builder->RegisterService(gate_.has_file() ? static_cast<grpc::Service*>(&admin_door_)
-                                            : &open_admin_);
-  Audit(!gate_.has_file(), builder);
+  builder->RegisterService(&admin_door_);
+  Audit(&gate_, builder);
 }
 
 absl::Status GrpcServer::ListenForWorkers(std::optional<SocketGuard> claim) {
@@ -246,7 +252,7 @@ absl::Status GrpcServer::ListenForPeople(std::optional<SocketGuard> claim) {
   Configure(options_.token_message_bytes, &builder);
   builder.SetResourceQuota(admin_messages_);
   builder.RegisterService(&admin_);
-  Audit(false, &builder);
+  Audit(nullptr, &builder);
   servers_.push_back(builder.BuildAndStart());
   if (servers_.back() == nullptr) {
     servers_.pop_back();

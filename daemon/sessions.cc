@@ -28,6 +28,13 @@ class Refusal final : public Sessions::Reactor {
   void OnDone() override { delete this; }
 };
 
+// The cache may ask when the stream is gone.
+absl::StatusOr<std::shared_ptr<void>> ChargeLease(const std::shared_ptr<Gate::Seat>& seat,
+                                                  uint64_t bytes) {
+  if (seat == nullptr) return absl::NotFoundError("lease: the session ended");
+  return seat->ChargeLease(bytes);
+}
+
 v1::SessionEvent ToEvent(const cache::SessionEvent& event) {
   v1::SessionEvent proto;
   if (event.kind == cache::SessionEvent::Kind::kLeaseReady) {
@@ -120,7 +127,7 @@ class Sessions::Outbox {
 class Sessions::Stream final : public Sessions::Reactor {
  public:
   // Among all sessions, and among those of its principal (null: not counted).
-  using Seats = std::pair<Shares::Share, std::shared_ptr<void>>;
+  using Seats = std::pair<Shares::Share, std::shared_ptr<Gate::Seat>>;
   // `why_no_arena`: empty for a worker that may have it.
   Stream(Sessions* sessions, const v1::AttachRequest& request, std::string why_no_arena,
          Seats seats, const std::optional<base::Peer>& peer)
@@ -139,6 +146,7 @@ class Sessions::Stream final : public Sessions::Reactor {
   // Returns false if the worker has gone meanwhile: the caller then ends the stream.
   bool Begin() PREFIXD_EXCLUDES(mutex_) {
     begun_ = sessions_->cache_->BeginSession(options_);
+    if (seats_.second != nullptr) seats_.second->Bind(begun_.session);
     spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
                  sessions_->cache_->NameOf(begun_.session).value, worker_, library_,
                  begun_.slot == block::kNoSlot ? "no" : absl::StrCat("slot ", begun_.slot),
@@ -197,6 +205,11 @@ class Sessions::Stream final : public Sessions::Reactor {
     if (options.wants_arena && !request.resume().empty()) {
       const auto bytes = base::AsBytes(request.resume());  // wire::Check has checked its length
       std::copy(bytes.begin(), bytes.end(), options.resume.emplace().begin());
+    }
+    if (seats_.second != nullptr) {
+      options.charge_lease = [seat = std::weak_ptr<Gate::Seat>(seats_.second)](uint64_t bytes) {
+        return ChargeLease(seat.lock(), bytes);
+      };
     }
     options.on_event = [outbox = outbox_,
                         loads = sessions_->loads_](const cache::SessionEvent& event) {
@@ -263,7 +276,7 @@ absl::StatusOr<Shares::Share> Sessions::TakeSeat(const std::string& owner) {
 }
 
 Sessions::Reactor* Sessions::Attach(const grpc::ByteBuffer& message, const std::string& peer,
-                                    std::shared_ptr<void> own_seat, bool has_tenants) {
+                                    std::shared_ptr<Gate::Seat> own_seat, bool has_tenants) {
   Call call(cache_, "rpc.attach");
   v1::AttachRequest request;
   absl::Status status = ReadSmall(message, &request);
@@ -313,6 +326,12 @@ bool Sessions::End(block::SessionName name) {
   cache_->EndSession(session);
   spdlog::info("detach session={:x} worker=\"{}\" by hand", name.value, worker);
   return true;
+}
+
+void Sessions::EndBecause(block::SessionId session, const grpc::Status& status) {
+  base::MutexLock lock(mutex_);
+  const auto found = streams_.find(session);
+  if (found != streams_.end()) found->second->End(status);
 }
 
 void Sessions::Drain(uint32_t deadline_ms) {

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/threads.h"
 #include "cache/cache.h"
+#include "daemon/access/gate.h"
 #include "daemon/shares.h"
 #include "daemon/tracing/load_traces.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
@@ -39,10 +40,13 @@ class Sessions {
   // stream is done, and keeps `seat` as long. `has_tenants`: workers that do not trust each other
   // attach here, so none may have the arena.
   Reactor* Attach(const grpc::ByteBuffer& message, const std::string& peer,
-                  std::shared_ptr<void> seat, bool has_tenants) PREFIXD_EXCLUDES(mutex_);
+                  std::shared_ptr<Gate::Seat> seat, bool has_tenants) PREFIXD_EXCLUDES(mutex_);
   // Ends an attached session as if its worker had gone; the worker hears ABORTED. When this returns
   // the cache has ended the session. Returns false if it has no stream, or its stream is ending.
   bool End(block::SessionName session) PREFIXD_EXCLUDES(mutex_);
+  // The same by the number by which the session acts, later, on another thread; the worker hears
+  // `status`. Does nothing if it has no stream.
+  void EndBecause(block::SessionId session, const grpc::Status& status) PREFIXD_EXCLUDES(mutex_);
   // Sends Draining to every session; streams that come later are refused.
   void Drain(uint32_t deadline_ms) PREFIXD_EXCLUDES(mutex_);
   // Finishes every stream.

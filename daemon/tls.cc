@@ -5,10 +5,12 @@
 #include <array>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "openssl/asn1.h"
 #include "openssl/pem.h"
 #include "openssl/x509.h"
 #include "spdlog/spdlog.h"
@@ -54,17 +56,28 @@ struct Material {
   std::string certificate, key, client_ca;
 };
 
-absl::Status CheckDates(const std::string& path, const X509* certificate) {
+std::optional<time_t> TimeOf(const ASN1_TIME* time) {
+  tm calendar{};
+  if (ASN1_TIME_to_tm(time, &calendar) != 1) return std::nullopt;
+  return ::timegm(&calendar);
+}
+
+// `valid_from`: set if the certificate is not valid yet.
+absl::Status CheckDates(const std::string& path, const X509* certificate,
+                        std::optional<time_t>* valid_from) {
   if (X509_cmp_current_time(X509_get0_notAfter(certificate)) <= 0) {
     return Bad(path, "is a certificate that has expired");
   }
   if (X509_cmp_current_time(X509_get0_notBefore(certificate)) >= 0) {
+    *valid_from = TimeOf(X509_get0_notBefore(certificate));
     return Bad(path, "is a certificate that is not valid yet");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Material> ReadMaterial(const TlsFiles& files) {
+// `valid_from`: set if nothing but this time is missing.
+absl::StatusOr<Material> ReadMaterial(const TlsFiles& files, std::optional<time_t>* valid_from) {
+  valid_from->reset();
   Material material;
   PREFIXD_ASSIGN_OR_RETURN(material.certificate, ReadText(files.certificate));
   PREFIXD_ASSIGN_OR_RETURN(material.key, ReadText(files.key));
@@ -76,7 +89,7 @@ absl::StatusOr<Material> ReadMaterial(const TlsFiles& files) {
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return Bad(files.key, absl::StrCat("is not the key of ", files.certificate));
   }
-  PREFIXD_RETURN_IF_ERROR(CheckDates(files.certificate, certificate.get()));
+  PREFIXD_RETURN_IF_ERROR(CheckDates(files.certificate, certificate.get(), valid_from));
   if (files.client_ca.empty()) return material;
   PREFIXD_ASSIGN_OR_RETURN(material.client_ca, ReadText(files.client_ca));
   if (ReadCertificate(material.client_ca) == nullptr) {
@@ -145,12 +158,14 @@ class Tls final : public grpc::ServerCredentials {
   }
   void Look() PREFIXD_REQUIRES(mutex_) {
     const Marks marks = MarksOf(files_);
-    if (marks == marks_) return;
+    const bool is_due = valid_from_.has_value() && std::time(nullptr) >= *valid_from_;
+    if (marks == marks_ && !is_due) return;
     marks_ = marks;
-    absl::StatusOr<Material> material = ReadMaterial(files_);
+    absl::StatusOr<Material> material = ReadMaterial(files_, &valid_from_);
     if (!material.ok()) {
-      spdlog::warn("{}; the certificate before stays in use",
-                   std::string(material.status().message()));
+      spdlog::warn("{}; the certificate before stays in use{}",
+                   std::string(material.status().message()),
+                   valid_from_.has_value() ? " until then" : "");
       return;
     }
     next_ = *std::move(material);
@@ -162,7 +177,8 @@ class Tls final : public grpc::ServerCredentials {
   grpc_server_credentials* credentials_ = nullptr;
   base::Mutex mutex_;
   Marks marks_ PREFIXD_GUARDED_BY(mutex_);
-  Material next_ PREFIXD_GUARDED_BY(mutex_);  // what gRPC does not have yet
+  std::optional<time_t> valid_from_ PREFIXD_GUARDED_BY(mutex_);  // of files that wait for it
+  Material next_ PREFIXD_GUARDED_BY(mutex_);                     // what gRPC does not have yet
   bool has_next_ PREFIXD_GUARDED_BY(mutex_);
 };
 
@@ -170,7 +186,8 @@ class Tls final : public grpc::ServerCredentials {
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTls(const TlsFiles& files) {
   const Marks marks = MarksOf(files);
-  PREFIXD_ASSIGN_OR_RETURN(Material material, ReadMaterial(files));
+  std::optional<time_t> valid_from;
+  PREFIXD_ASSIGN_OR_RETURN(Material material, ReadMaterial(files, &valid_from));
   return std::shared_ptr<grpc::ServerCredentials>(new Tls(files, marks, std::move(material)));
 }
 

@@ -1,7 +1,8 @@
 // TLS of the TCP address, from files that may be replaced while prefixd runs.
 //
 // Each handshake looks at the files. New ones that fit together and are valid are used from then
-// on; others are warned of once and the last good ones stay in use. Connections that are open stay.
+// on; others are warned of once and the last good ones stay in use. A certificate that is not valid
+// yet is used once it is. Connections that are open stay.
 #pragma once
 #include <memory>
 #include <string>

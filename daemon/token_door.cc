@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/call.h"
+
 namespace prefixd::daemon {
 namespace {
 
@@ -17,24 +19,34 @@ class Refusal final : public Stream {
 }  // namespace
 
 Sessions::Reactor* TokenDoor::Attach(Context* context, const Message* request) {
-  grpc::Status status = gate_->Check(*context, "PrefixCache.Attach");
-  std::shared_ptr<void> seat;
-  if (status.ok()) seat = gate_->TakeSeat(*context, &status);
-  if (!status.ok()) return new Refusal<Sessions::Reactor>(status);
-  return inside_->AttachIn(std::move(seat), context, request);
+  const Gate::Admission caller = gate_->Check(*context, "PrefixCache.Attach");
+  if (!caller.ok()) return new Refusal<Sessions::Reactor>(caller.status);
+  absl::StatusOr<std::shared_ptr<Gate::Seat>> seat = gate_->TakeSeat(caller);
+  if (!seat.ok()) return new Refusal<Sessions::Reactor>(ToGrpc(seat.status()));
+  return inside_->AttachIn(*std::move(seat), context, request);
 }
 
 grpc::ServerReadReactor<TokenDoor::Message>* TokenDoor::Put(Context* context, Message* reply) {
-  const grpc::Status status = gate_->Check(*context, "PrefixCache.Put");
-  if (!status.ok()) return new Refusal<grpc::ServerReadReactor<Message>>(status);
-  return inside_->Put(context, reply);
+  using Refused = Refusal<grpc::ServerReadReactor<Message>>;
+  constexpr char kVerb[] = "PrefixCache.Put";
+  const Gate::Admission caller = gate_->Check(*context, kVerb);
+  if (!caller.ok()) return new Refused(caller.status);
+  absl::StatusOr<std::shared_ptr<void>> charge =
+      gate_->TakeStream(caller, kVerb, kPutBytesInFlight);
+  if (!charge.ok()) return new Refused(ToGrpc(charge.status()));
+  return inside_->PutIn(*std::move(charge), context, reply);
 }
 
 grpc::ServerWriteReactor<TokenDoor::Message>* TokenDoor::Fetch(Context* context,
                                                                const Message* request) {
-  const grpc::Status status = gate_->Check(*context, "PrefixCache.Fetch");
-  if (!status.ok()) return new Refusal<grpc::ServerWriteReactor<Message>>(status);
-  return inside_->Fetch(context, request);
+  using Refused = Refusal<grpc::ServerWriteReactor<Message>>;
+  constexpr char kVerb[] = "PrefixCache.Fetch";
+  const Gate::Admission caller = gate_->Check(*context, kVerb);
+  if (!caller.ok()) return new Refused(caller.status);
+  absl::StatusOr<std::shared_ptr<void>> charge =
+      gate_->TakeStream(caller, kVerb, kFetchBytesInFlight);
+  if (!charge.ok()) return new Refused(ToGrpc(charge.status()));
+  return inside_->FetchIn(*std::move(charge), context, request);
 }
 
 }  // namespace prefixd::daemon

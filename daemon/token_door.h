@@ -64,7 +64,7 @@ class TokenDoor final : public internal::Everything {
   using Verb = Reactor* (PrefixCacheService::*)(Context*, const Message*, Message*);
   Reactor* Pass(std::string_view name, Verb verb, Context* context, const Message* request,
                 Message* reply) {
-    const grpc::Status status = gate_->Check(*context, name);
+    const grpc::Status status = gate_->Check(*context, name).status;
     return status.ok() ? (inside_->*verb)(context, request, reply) : Answer(context, status);
   }
 

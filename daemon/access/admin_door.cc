@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "daemon/call.h"
+#include "daemon/message.h"
 #include "wire/admin.h"
 
 namespace prefixd::daemon {
@@ -23,18 +25,46 @@ std::string BytesOf(const block::SpaceId& id) {
   return {reinterpret_cast<const char*>(id.data()), id.size()};
 }
 
+// Returns "list_spaces" of "Admin.ListSpaces".
+std::string CounterName(std::string_view verb) {
+  std::string name;
+  for (const char c : verb.substr(verb.find('.') + 1)) {
+    if (absl::ascii_isupper(static_cast<unsigned char>(c)) && !name.empty()) name += '_';
+    name += absl::ascii_tolower(static_cast<unsigned char>(c));
+  }
+  return name;
+}
+
 }  // namespace
 
-AdminDoor::Reactor* AdminDoor::GetStats(Context* context, const v1::GetStatsRequest* request,
-                                        v1::GetStatsReply* reply) {
-  const grpc::Status status = gate_->Check(*context, "Admin.GetStats");
-  if (!status.ok()) return Answer(context, status);
-  if (SeesAll(*context)) return inside_->GetStats(context, request, reply);
-  return dispatch_->QuickAdmin(context, [=, this, tenant = gate_->TenantOf(*context)] {
-    Call call(cache_, "rpc.get_stats");
-    WriteOwnStats(tenant, reply);
-    return call.End(absl::OkStatus());
-  });
+Gate::Admission AdminDoor::Check(const Context& context, std::string_view verb) const {
+  Gate::Admission caller = gate_->Check(context, verb);
+  if (!caller.ok() || gate_->has_file() || IsOpen(verb)) return caller;
+  caller.status = {
+      grpc::StatusCode::PERMISSION_DENIED,
+      absl::StrCat(CounterName(verb), ": served on the admin socket only, ",
+                   admin_socket_.empty() ? "and this prefixd has none"
+                                         : absl::StrCat(admin_socket_, " on prefixd's host"),
+                   "; this is where workers connect")};
+  return caller;
+}
+
+AdminDoor::Reactor* AdminDoor::GetStats(Context* context, const Message* request, Message* reply) {
+  const Gate::Admission caller = Check(*context, "Admin.GetStats");
+  if (!caller.ok()) return Answer(context, caller.status);
+  if (caller.sees_all()) return inside_->GetStats(context, request, reply);
+  return dispatch_->Serve<v1::GetStatsRequest, v1::GetStatsReply>(
+      context, {.name = "rpc.get_stats", .of_people = true}, request, reply,
+      [this, tenant = caller.tenant](auto* call) {
+        dispatch_->QuickAdmin(call, [=, this] {
+          if (gate_->has_file()) {
+            WriteOwnStats(tenant, call->reply());
+          } else {
+            inside_->WriteSums(call->reply());
+          }
+          return absl::OkStatus();
+        });
+      });
 }
 
 void AdminDoor::WriteOwnStats(const std::string& tenant, v1::GetStatsReply* reply) const {
@@ -51,15 +81,17 @@ void AdminDoor::WriteOwnStats(const std::string& tenant, v1::GetStatsReply* repl
   }
 }
 
-AdminDoor::Reactor* AdminDoor::ListSpaces(Context* context, const v1::ListSpacesRequest* request,
-                                          v1::ListSpacesReply* reply) {
-  const grpc::Status status = gate_->Check(*context, "Admin.ListSpaces");
-  if (!status.ok()) return Answer(context, status);
-  if (SeesAll(*context)) return inside_->ListSpaces(context, request, reply);
-  return dispatch_->QuickAdmin(context, [=, this, tenant = gate_->TenantOf(*context)] {
-    Call call(cache_, "rpc.list_spaces");
-    return call.End(WriteOwnSpaces(tenant, *request, reply));
-  });
+AdminDoor::Reactor* AdminDoor::ListSpaces(Context* context, const Message* request,
+                                          Message* reply) {
+  const Gate::Admission caller = Check(*context, "Admin.ListSpaces");
+  if (!caller.ok()) return Answer(context, caller.status);
+  if (caller.sees_all()) return inside_->ListSpaces(context, request, reply);
+  return dispatch_->Serve<v1::ListSpacesRequest, v1::ListSpacesReply>(
+      context, {.name = "rpc.list_spaces", .of_people = true}, request, reply,
+      [this, tenant = caller.tenant](auto* call) {
+        dispatch_->QuickAdmin(
+            call, [=, this] { return WriteOwnSpaces(tenant, *call->request(), call->reply()); });
+      });
 }
 
 absl::Status AdminDoor::WriteOwnSpaces(const std::string& tenant,
@@ -88,11 +120,15 @@ absl::Status AdminDoor::WriteOwnSpaces(const std::string& tenant,
   return absl::OkStatus();
 }
 
-AdminDoor::Reactor* AdminDoor::Clear(Context* context, const v1::ClearRequest* request,
-                                     v1::ClearReply* reply) {
-  grpc::Status status = gate_->Check(*context, "Admin.Clear");
-  if (status.ok() && !SeesAll(*context)) status = MayClear(gate_->TenantOf(*context), *request);
-  return status.ok() ? inside_->Clear(context, request, reply) : Answer(context, status);
+AdminDoor::Reactor* AdminDoor::Clear(Context* context, const Message* request, Message* reply) {
+  const Gate::Admission caller = Check(*context, "Admin.Clear");
+  if (!caller.ok()) return Answer(context, caller.status);
+  if (caller.sees_all()) return inside_->Clear(context, request, reply);
+  v1::ClearRequest clear;
+  if (const absl::Status read = ReadSmall(*request, &clear); !read.ok())
+    return Answer(context, ToGrpc(read));
+  const grpc::Status may = MayClear(caller.tenant, clear);
+  return may.ok() ? inside_->Clear(context, request, reply) : Answer(context, may);
 }
 
 // A space of another tenant is refused in the words for one that does not exist.
@@ -113,11 +149,10 @@ grpc::Status AdminDoor::MayClear(const std::string& tenant, const v1::ClearReque
   return gate_->Deny("refused.tenant", absl::StrCat("Admin.Clear: ", why));
 }
 
-EventStreams::Reactor* AdminDoor::WatchEvents(Context* context,
-                                              const v1::WatchEventsRequest* request) {
-  const grpc::Status status = gate_->Check(*context, "Admin.WatchEvents");
-  if (!status.ok()) return new RefusedStream(status);
-  return inside_->WatchEvents(context, request);
+EventStreams::Reactor* AdminDoor::WatchEvents(Context* context, const Message* request) {
+  const Gate::Admission caller = Check(*context, "Admin.WatchEvents");
+  if (!caller.ok()) return new RefusedStream(caller.status);
+  return inside_->WatchEventsAs(gate_->Follow(caller, context), request);
 }
 
 }  // namespace prefixd::daemon

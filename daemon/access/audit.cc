@@ -1,34 +1,27 @@
 #include "daemon/access/audit.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/server_interceptor.h"
-#include "spdlog/spdlog.h"
 
-#include "daemon/access/roles.h"
+#include "daemon/message.h"
 #include "prefixd/v1/admin.pb.h"
 
 namespace prefixd::daemon {
 namespace {
 
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 using grpc::experimental::InterceptionHookPoints;
 
-// Sums, which programs ask for all the time, and settings.
-constexpr std::array<std::string_view, 2> kNotAudited = {"Admin.GetStats", "Admin.GetConfig"};
 constexpr size_t kShownBytes = 512;
+constexpr size_t kReadBytes = 64 * kShownBytes;  // longer requests are not shown
 
 // Returns "Admin.Clear" of "/prefixd.v1.Admin/Clear"; empty for another package.
 std::string VerbOf(std::string_view method) {
@@ -37,75 +30,105 @@ std::string VerbOf(std::string_view method) {
   return absl::StrReplaceAll(std::string(method.substr(kPackage.size())), {{"/", "."}});
 }
 
-// Returns the request's fields; lists of tokens and texts are cut short.
-std::string WhatOf(const std::string& verb, void* request, bool raw) {
-  const auto* method = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+// What a request asks for.
+struct Asks {
+  std::string text;       // its fields; long ones are cut short
+  bool has_more = false;  // it is a later step of what an earlier request began
+};
+
+// Takes the place where a long work goes on out of the request, so that all steps read the same.
+bool TakeCursor(Message* message) {
+  const google::protobuf::Reflection& fields = *message->GetReflection();
+  const FieldDescriptor* const cursor = message->GetDescriptor()->FindFieldByName("cursor");
+  const FieldDescriptor* const purge = message->GetDescriptor()->FindFieldByName("purge");
+  if (cursor == nullptr || !fields.HasField(*message, cursor)) return false;
+  // A Clear that is no purge has no steps.
+  if (purge != nullptr && !fields.GetBool(*message, purge)) return false;
+  fields.ClearField(message, cursor);
+  return true;
+}
+
+Asks WhatOf(const std::string& verb, const grpc::ByteBuffer& request, size_t bytes) {
+  const auto* const method = google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
       absl::StrCat("prefixd.v1.", verb));
-  if (method == nullptr || request == nullptr) return "";
-  std::string text;
-  if (raw) {
-    const std::unique_ptr<google::protobuf::Message> message(
-        google::protobuf::MessageFactory::generated_factory()
-            ->GetPrototype(method->input_type())
-            ->New());
-    grpc::ByteBuffer bytes = *static_cast<grpc::ByteBuffer*>(request);
-    grpc::Slice slice;
-    if (!bytes.DumpToSingleSlice(&slice).ok() || slice.size() > 64 * kShownBytes ||
-        !message->ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
-      return "";
-    }
-    text = message->ShortDebugString();
-  } else {
-    const auto* const message = static_cast<const google::protobuf::Message*>(request);
-    if (message->ByteSizeLong() > 64 * kShownBytes) return "a request of great size";
-    text = message->ShortDebugString();
+  if (method == nullptr) return {};
+  const std::unique_ptr<Message> message(google::protobuf::MessageFactory::generated_factory()
+                                             ->GetPrototype(method->input_type())
+                                             ->New());
+  if (bytes > kReadBytes || (bytes > 0 && !ReadSmall(request, message.get()).ok())) {
+    return {absl::StrCat("a request of ", bytes, " bytes")};
   }
-  return text.size() <= kShownBytes ? text : text.substr(0, kShownBytes) + "...";
+  Asks asks;
+  asks.has_more = TakeCursor(message.get());
+  asks.text = message->ShortDebugString();
+  if (asks.text.size() > kShownBytes) {
+    asks.text.resize(kShownBytes);
+    asks.text += "...";
+  }
+  if (asks.text.empty()) asks.text = "everything";
+  return asks;
 }
 
 class Auditor final : public grpc::experimental::Interceptor {
  public:
-  Auditor(Gate* gate, std::shared_ptr<AuditLog> log, std::string verb, bool raw,
+  Auditor(const Gate* gate, std::shared_ptr<AuditLog> log, std::string verb,
           grpc::ServerContextBase* context)
-      : gate_(gate), log_(std::move(log)), verb_(std::move(verb)), raw_(raw), context_(context) {}
+      : gate_(gate), log_(std::move(log)), verb_(std::move(verb)), context_(context) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
-      what_ = WhatOf(verb_, methods->GetRecvMessage(), raw_);
-      who_ = gate_->Describe(*context_);  // the connection may be gone when the call ends
+      Note(static_cast<const grpc::ByteBuffer*>(methods->GetRecvMessage()));
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
-      const grpc::Status status = methods->GetSendStatus();
-      // Strangers cannot fill the disk: the gate counts them, and logs one a second.
-      if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) return methods->Proceed();
-      Write(status.ok() ? "OK"
-                        : absl::StrCat("refused, ", absl::CHexEscape(status.error_message())));
+      End(methods->GetSendStatus());
     } else if (methods->QueryInterceptionHookPoint(
                    InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      Write("begins");  // a stream, which may go on for days
+      log_->Write(Line(Read(), "begins"));  // a stream, which may go on for days
     }
     methods->Proceed();
   }
 
  private:
-  void Write(const std::string& outcome) {
-    if (who_.empty()) who_ = gate_->Describe(*context_);
-    log_->Write(absl::StrCat(verb_, " by ", who_, ": ", what_.empty() ? "everything" : what_, ": ",
-                             outcome));
+  // The connection may be gone when the call ends. The message is not read before the call was let
+  // in; the service empties it.
+  void Note(const grpc::ByteBuffer* request) {
+    caller_ = gate_ == nullptr ? Gate::DescribePeer(*context_) : gate_->Describe(*context_);
+    if (request == nullptr) return;
+    bytes_ = request->Length();
+    if (bytes_ <= kReadBytes) request_ = *request;
+  }
+  Asks Read() const { return WhatOf(verb_, request_, bytes_); }
+  std::string Line(const Asks& asks, const std::string& outcome) const {
+    return absl::StrCat(verb_, " by ", caller_.name, " (", caller_.from, "): ", asks.text, ": ",
+                        outcome);
+  }
+  void End(const grpc::Status& status) {
+    // Strangers cannot fill the disk: the gate counts them, and logs one a second.
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) return;
+    const Asks asks = Read();
+    if (status.ok()) {
+      return log_->WriteStep({.who = caller_.name,
+                              .work = absl::StrCat(verb_, " ", asks.text),
+                              .is_first = !asks.has_more},
+                             Line(asks, "OK"));
+    }
+    log_->WriteRefusal(
+        caller_.name, absl::StrCat("refused with code ", status.error_code()),
+        Line(asks, absl::StrCat("refused, ", absl::CHexEscape(status.error_message()))));
   }
 
-  Gate* const gate_;
+  const Gate* const gate_;
   const std::shared_ptr<AuditLog> log_;
   const std::string verb_;
-  const bool raw_;
   grpc::ServerContextBase* const context_;
-  std::string who_, what_;
+  Gate::Caller caller_;
+  size_t bytes_ = 0;
+  grpc::ByteBuffer request_;
 };
 
 class Factory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  Factory(Gate* gate, std::shared_ptr<AuditLog> log, bool raw)
-      : gate_(gate), log_(std::move(log)), raw_(raw) {}
+  Factory(const Gate* gate, std::shared_ptr<AuditLog> log) : gate_(gate), log_(std::move(log)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
@@ -113,51 +136,19 @@ class Factory final : public grpc::experimental::ServerInterceptorFactoryInterfa
     if (!method.starts_with("/prefixd.v1.Admin/")) return nullptr;
     std::string verb = VerbOf(method);
     if (!IsAudited(verb)) return nullptr;
-    return new Auditor(gate_, log_, std::move(verb), raw_, info->server_context());
+    return new Auditor(gate_, log_, std::move(verb), info->server_context());
   }
 
  private:
-  Gate* const gate_;
+  const Gate* const gate_;
   const std::shared_ptr<AuditLog> log_;
-  const bool raw_;
 };
 
 }  // namespace
 
-bool IsAudited(std::string_view verb) {
-  return verb.starts_with("Admin.") && std::ranges::find(kNotAudited, verb) == kNotAudited.end();
-}
-
-absl::StatusOr<std::shared_ptr<AuditLog>> AuditLog::Open(const std::string& path) {
-  const int file =
-      path.empty()
-          ? -1
-          : ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (!path.empty() && file < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("audit-log: ", path, " cannot be opened: ", std::strerror(errno)));
-  }
-  return std::shared_ptr<AuditLog>(new AuditLog(path, file));
-}
-
-AuditLog::~AuditLog() {
-  if (file_ >= 0) ::close(file_);
-}
-
-void AuditLog::Write(const std::string& line) {
-  spdlog::info("audit: {}", line);
-  if (file_ < 0) return;
-  const std::string text =
-      absl::StrCat(absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()),
-                   " audit: ", line, "\n");
-  if (::write(file_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    spdlog::warn("audit-log: {} cannot be written: {}", path_, std::strerror(errno));
-  }
-}
-
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Auditing(
-    Gate* gate, std::shared_ptr<AuditLog> log, bool raw) {
-  return std::make_unique<Factory>(gate, std::move(log), raw);
+    const Gate* gate, std::shared_ptr<AuditLog> log) {
+  return std::make_unique<Factory>(gate, std::move(log));
 }
 
 }  // namespace prefixd::daemon

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "daemon/listen_address.h"
+#include "daemon/stream_limit.h"
 #include "daemon/unix_listener.h"
 #include "wire/bearer.h"
 
@@ -54,6 +55,11 @@ std::string_view BearerOf(const grpc::ServerContextBase& context) {
   return {sent->second.data(), sent->second.size()};
 }
 
+// A caller of all tenants has the spaces of callers without an access file.
+std::string TenantOfSpaces(const Principal& who, const grpc::ServerContextBase& context) {
+  return who.all() ? daemon::TenantOf(AddressOf(context.peer())) : who.tenant;
+}
+
 // The start of what a caller sent, for messages.
 std::string Shown(const std::string& text) { return absl::CHexEscape(text.substr(0, 64)); }
 
@@ -78,7 +84,8 @@ absl::StatusOr<Principals> Gate::ReadFile(const std::string& path) {
       absl::StrCat("access: ", path, ": ", std::string(read.status().message())));
 }
 
-absl::Status Gate::Open() {
+absl::Status Gate::Open(std::shared_ptr<AuditLog> audit) {
+  audit_ = std::move(audit);
   if (!has_file()) return absl::OkStatus();
   const Mark mark = MarkOfFile();
   PREFIXD_ASSIGN_OR_RETURN(Principals read, ReadFile(path_));
@@ -110,9 +117,17 @@ void Gate::Use(Principals read) {
 
 void Gate::ReadAgainIfChanged() {
   if (IsAsRead(MarkOfFile())) return;
-  base::MutexLock one(reading_);
-  const Mark mark = MarkOfFile();
-  if (IsAsRead(mark)) return;
+  {
+    base::MutexLock one(reading_);
+    const Mark mark = MarkOfFile();
+    if (IsAsRead(mark)) return;
+    ReadAgain(mark);
+  }
+  EndLostSessions();
+  EndLostStreams();
+}
+
+void Gate::ReadAgain(const Mark& mark) {
   absl::StatusOr<Principals> read = ReadFile(path_);
   if (read.ok() && !MayTakeOver(*read)) {
     read = absl::InvalidArgumentError(
@@ -129,6 +144,39 @@ void Gate::ReadAgainIfChanged() {
   }
   base::MutexLock lock(mutex_);
   mark_ = mark;
+}
+
+void Gate::EndLostSessions() {
+  for (const auto& [session, owner] : sessions_.Lost(*principals(), absl::Now())) {
+    cache_->Count("access.sessions_ended");
+    audit_->Write(absl::StrCat("a session of ", owner.name, " of tenant ", owner.tenant,
+                               " ended: the access file does not have it any more"));
+    end_session_(session, {grpc::StatusCode::ABORTED,
+                           absl::StrCat("attach: the access file does not have ", owner.name,
+                                        " of tenant ", owner.tenant, " any more")});
+  }
+}
+
+void Gate::EndLostStreams() {
+  const std::shared_ptr<const Principals> principals = this->principals();
+  base::MutexLock lock(mutex_);
+  for (const auto& [context, owner] : streams_) {
+    if (principals->Find(owner.name, owner.tenant, absl::Now()) != nullptr) continue;
+    EndStream(context, {grpc::StatusCode::UNAUTHENTICATED,
+                        absl::StrCat("the access file does not have ", owner.name, " of tenant ",
+                                     owner.tenant, " any more")});
+  }
+}
+
+std::shared_ptr<void> Gate::Follow(const Admission& caller, grpc::ServerContextBase* context) {
+  if (caller.who == nullptr) return nullptr;
+  base::MutexLock lock(mutex_);
+  streams_[context] = {
+      .name = caller.who->name, .tenant = caller.who->tenant, .spaces = caller.tenant};
+  return {context, [this](grpc::ServerContextBase* gone) {
+            base::MutexLock lock_again(mutex_);
+            streams_.erase(gone);
+          }};
 }
 
 std::shared_ptr<const Principals> Gate::principals() const {
@@ -162,8 +210,7 @@ Gate::Seen Gate::SeeOnTcp(const Principals& principals,
           "refused.unknown_certificate"};
 }
 
-Gate::Seen Gate::See(const grpc::ServerContextBase& context) {
-  ReadAgainIfChanged();
+Gate::Seen Gate::See(const grpc::ServerContextBase& context) const {
   const std::shared_ptr<const Principals> principals = this->principals();
   const std::optional<int> socket = DescriptorOf(context.peer());
   Seen seen;
@@ -222,75 +269,158 @@ void Gate::NoteTlsRefusal(const std::string& why) {
          absl::StrCat("tls: a connection was refused: ", why));
 }
 
-grpc::Status Gate::Check(const grpc::ServerContextBase& context, std::string_view verb) {
-  if (!has_file()) {
-    if (DescriptorOf(context.peer()).has_value()) return grpc::Status::OK;
-    const grpc::Status status = CheckToken(token_.has_value() ? &*token_ : nullptr, context);
-    if (status.ok()) return status;
-    return Refuse(status.error_code(),
-                  BearerOf(context).empty() ? "refused.no_token" : "refused.wrong_token",
-                  status.error_message());
-  }
+grpc::Status Gate::RefuseKnown(const Principal& who, std::string_view verb, grpc::StatusCode code,
+                               const char* reason, const std::string& why) {
+  if (!IsAudited(verb)) audit_->WriteRefusal(who.name, reason, absl::StrCat("refused: ", why));
+  return Refuse(code, reason, why);
+}
+
+grpc::Status Gate::RefuseStranger(const Seen& seen, const std::string& caller) {
+  return Refuse(grpc::StatusCode::UNAUTHENTICATED, seen.reason,
+                absl::StrCat(caller,
+                             ": the access file must name the caller by a token "
+                             "($PREFIXD_TOKEN_FILE), certificate or user"));
+}
+
+Gate::Admission Gate::CheckWithoutFile(const grpc::ServerContextBase& context) {
+  Admission admission{
+      .status = {}, .who = nullptr, .tenant = daemon::TenantOf(AddressOf(context.peer()))};
+  if (DescriptorOf(context.peer()).has_value()) return admission;
+  admission.status = CheckToken(token_.has_value() ? &*token_ : nullptr, context);
+  if (admission.ok()) return admission;
+  admission.status = Refuse(admission.status.error_code(),
+                            BearerOf(context).empty() ? "refused.no_token" : "refused.wrong_token",
+                            admission.status.error_message());
+  return admission;
+}
+
+Gate::Admission Gate::Check(const grpc::ServerContextBase& context, std::string_view verb) {
+  if (!has_file()) return CheckWithoutFile(context);
+  ReadAgainIfChanged();
   const Seen seen = See(context);
-  const std::string caller =
-      absl::StrCat(std::string(verb), " from ", AddressOf(context.peer()), " by ", seen.what);
-  if (seen.who == nullptr) {
-    return Refuse(grpc::StatusCode::UNAUTHENTICATED, seen.reason,
-                  absl::StrCat(caller,
-                               ": the access file must name the caller by a token "
-                               "($PREFIXD_TOKEN_FILE), certificate or user"));
-  }
-  const std::string missing = WhatIsMissing(verb, seen.who->role, seen.who->all());
+  const auto caller = [&] {
+    return absl::StrCat(std::string(verb), " from ", AddressOf(context.peer()), " by ", seen.what);
+  };
+  if (seen.who == nullptr) return {RefuseStranger(seen, caller()), nullptr, ""};
+  const Principal& who = *seen.who;
+  const std::string missing = WhatIsMissing(verb, who.role, who.all());
   if (!missing.empty()) {
-    return Refuse(grpc::StatusCode::PERMISSION_DENIED, "refused.role",
-                  absl::StrCat(caller, ", ", NameOf(seen.who->role), " of tenant ",
-                               seen.who->tenant, ": it wants ", missing));
+    return {RefuseKnown(who, verb, grpc::StatusCode::PERMISSION_DENIED, "refused.role",
+                        absl::StrCat(caller(), ", ", NameOf(who.role), " of tenant ", who.tenant,
+                                     ": it wants ", missing)),
+            nullptr, ""};
   }
-  if (!WithinRate(*seen.who)) {
-    return Refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.rate",
-                  absl::StrCat(caller, ": more than ", seen.who->requests_per_s,
-                               " requests a second (the access file's requests_per_s)"));
+  if (!WithinRate(who)) {
+    return {RefuseKnown(who, verb, grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.rate",
+                        absl::StrCat(caller(), ": more than ", who.requests_per_s,
+                                     " requests a second (the access file's requests_per_s)")),
+            nullptr, ""};
   }
-  return grpc::Status::OK;
+  return {grpc::Status::OK, seen.who, TenantOfSpaces(who, context)};
 }
 
-PrincipalPtr Gate::WhoCalls(const grpc::ServerContextBase& context) {
-  return has_file() ? See(context).who : nullptr;
-}
-
-std::string Gate::TenantOf(const grpc::ServerContextBase& context) {
-  const PrincipalPtr who = WhoCalls(context);
-  if (who != nullptr && !who->all()) return who->tenant;
-  return daemon::TenantOf(AddressOf(context.peer()));
-}
-
-std::shared_ptr<void> Gate::TakeSeat(const grpc::ServerContextBase& context, grpc::Status* status) {
-  const PrincipalPtr who = WhoCalls(context);
-  if (who == nullptr || who->sessions == 0) return std::make_shared<int>();
-  std::shared_ptr<int> seats;
-  {
-    base::MutexLock lock(mutex_);
-    std::weak_ptr<int>& kept = seats_[who->name];
-    seats = kept.lock();
-    if (seats == nullptr) kept = seats = std::make_shared<int>();
-    if (seats.use_count() <= static_cast<long>(who->sessions)) return seats;
+absl::StatusOr<std::shared_ptr<Gate::Seat>> Gate::TakeSeat(const Admission& caller) {
+  if (caller.who == nullptr) return nullptr;
+  const Principal& who = *caller.who;
+  Usage::Taken taken = usage_.Take(Usage::Kind::kSessions, who.name, 1, who.sessions);
+  if (taken.hold == nullptr) {
+    const grpc::Status refused = RefuseKnown(
+        who, "PrefixCache.Attach", grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.sessions",
+        absl::StrCat("PrefixCache.Attach by ", who.name, ": it has ", taken.in_use,
+                     " sessions, at most ", who.sessions, " (the access file's sessions)"));
+    return absl::ResourceExhaustedError(refused.error_message());
   }
-  *status = Refuse(grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.sessions",
-                   absl::StrCat("PrefixCache.Attach by ", who->name, ": it has ", who->sessions,
-                                " sessions, its most (the access file's sessions)"));
-  return nullptr;
+  return std::make_shared<Seat>(
+      this, BoundSessions::Owner{.name = who.name, .tenant = who.tenant, .spaces = caller.tenant},
+      std::move(taken.hold));
 }
 
-std::string Gate::Describe(const grpc::ServerContextBase& context) {
+Gate::Seat::~Seat() {
+  if (session_) gate_->sessions_.Unbind(session_);
+}
+
+void Gate::Seat::Bind(block::SessionId session) {
+  session_ = session;
+  gate_->sessions_.Bind(session, owner_);
+}
+
+absl::StatusOr<std::shared_ptr<void>> Gate::Seat::ChargeLease(uint64_t bytes) const {
+  return gate_->ChargeLease(owner_, bytes);
+}
+
+// By the file as it is now: a limit that changed holds for the next lease.
+absl::StatusOr<std::shared_ptr<void>> Gate::ChargeLease(const BoundSessions::Owner& owner,
+                                                        uint64_t bytes) {
+  const PrincipalPtr who = principals()->Find(owner.name, owner.tenant, absl::Now());
+  if (who == nullptr) {
+    return absl::PermissionDeniedError(absl::StrCat("lease: the access file does not have ",
+                                                    owner.name, " of tenant ", owner.tenant,
+                                                    " any more"));
+  }
+  // Counted without a limit too: one that is set later knows what is in use.
+  Usage::Taken taken = usage_.Take(Usage::Kind::kLeaseBytes, who->name, bytes, who->lease_bytes);
+  if (taken.hold != nullptr) return taken.hold;
+  const grpc::Status refused = RefuseKnown(
+      *who, "PrefixCache.Acquire", grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.lease_bytes",
+      absl::StrCat("lease of ", bytes, " bytes by ", who->name, ": its leases hold ", taken.in_use,
+                   " bytes, at most ", who->lease_bytes, " (the access file's lease_bytes)"));
+  return absl::ResourceExhaustedError(refused.error_message());
+}
+
+absl::StatusOr<std::shared_ptr<void>> Gate::TakeStream(const Admission& caller,
+                                                       std::string_view verb, uint64_t bytes) {
+  if (caller.who == nullptr) return nullptr;
+  const Principal& who = *caller.who;
+  Usage::Taken taken =
+      usage_.Take(Usage::Kind::kBytesInFlight, who.name, bytes, who.bytes_in_flight);
+  if (taken.hold != nullptr) return taken.hold;
+  const grpc::Status refused = RefuseKnown(
+      who, verb, grpc::StatusCode::RESOURCE_EXHAUSTED, "refused.in_flight",
+      absl::StrCat(std::string(verb), " by ", who.name, ": its streams have ", taken.in_use,
+                   " bytes in flight and this one takes ", bytes, ", at most ", who.bytes_in_flight,
+                   " (the access file's bytes_in_flight)"));
+  return absl::ResourceExhaustedError(refused.error_message());
+}
+
+absl::Status Gate::CheckSession(const grpc::ServerContextBase& context, block::SessionId session) {
+  if (!has_file()) return absl::OkStatus();
+  const Seen seen = See(context);
+  if (seen.who == nullptr) {
+    return absl::UnauthenticatedError(
+        RefuseStranger(seen, absl::StrCat("a request of a session from ", AddressOf(context.peer()),
+                                          " by ", seen.what))
+            .error_message());
+  }
+  const std::optional<BoundSessions::Owner> owner = sessions_.Find(session);
+  if (!owner.has_value()) return absl::NotFoundError("session: unknown session, attach first");
+  if (owner->tenant == seen.who->tenant && owner->spaces == TenantOfSpaces(*seen.who, context)) {
+    return absl::OkStatus();
+  }
+  const std::string why =
+      absl::StrCat("session: a request by ", seen.what, " of tenant ", seen.who->tenant,
+                   ", the session is of tenant ", owner->tenant, "; attach again");
+  RefuseKnown(*seen.who, "", grpc::StatusCode::PERMISSION_DENIED, "refused.tenant", why);
+  return absl::PermissionDeniedError(why);
+}
+
+absl::StatusOr<std::string> Gate::TenantOf(const grpc::ServerContextBase& context,
+                                           block::SessionId session) const {
+  if (!has_file()) return daemon::TenantOf(AddressOf(context.peer()));
+  const std::optional<BoundSessions::Owner> owner = sessions_.Find(session);
+  if (owner.has_value()) return owner->spaces;
+  return absl::NotFoundError("open_space: unknown session, attach first");
+}
+
+Gate::Caller Gate::DescribePeer(const grpc::ServerContextBase& context) {
   const std::optional<base::Peer> peer = UnixPeer(context.peer());
-  std::string what;
-  if (has_file()) {
-    what = See(context).what;
-  } else {
-    what = peer.has_value() ? absl::StrCat("user ", peer->uid) : "the token";
-  }
-  if (peer.has_value()) return absl::StrCat(what, " (", base::Describe(*peer), ")");
-  return absl::StrCat(what, " (", AddressOf(context.peer()), ")");
+  if (!peer.has_value()) return {"the token", AddressOf(context.peer())};
+  return {absl::StrCat("user ", peer->uid), base::Describe(*peer)};
+}
+
+Gate::Caller Gate::Describe(const grpc::ServerContextBase& context) const {
+  Caller caller = DescribePeer(context);
+  if (has_file()) caller.name = See(context).what;
+  return caller;
 }
 
 }  // namespace prefixd::daemon

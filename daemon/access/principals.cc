@@ -71,8 +71,9 @@ class Entry {
   absl::Status status_;
 };
 
-const std::set<std::string> kCommon = {"name",    "tenant",   "role",
-                                       "expires", "sessions", "requests_per_s"};
+const std::set<std::string> kCommon = {"name",        "tenant",         "role",
+                                       "expires",     "sessions",       "requests_per_s",
+                                       "lease_bytes", "bytes_in_flight"};
 
 std::set<std::string> Fields(std::initializer_list<std::string> more) {
   std::set<std::string> fields = kCommon;
@@ -86,6 +87,12 @@ PrincipalPtr ReadPrincipal(Entry* entry) {
   who->tenant = entry->Text("tenant");
   who->sessions = entry->Number("sessions");
   who->requests_per_s = entry->Number("requests_per_s");
+  who->lease_bytes = entry->Number("lease_bytes");
+  who->bytes_in_flight = entry->Number("bytes_in_flight");
+  if (who->bytes_in_flight != 0 && who->bytes_in_flight < kPutBytesInFlight) {
+    entry->Fail(absl::StrCat("\"bytes_in_flight\" is ", who->bytes_in_flight, ", one Put takes ",
+                             kPutBytesInFlight));
+  }
   const std::optional<Role> role = ReadRole(entry->Text("role"));
   if (!role) entry->Fail("\"role\" is none of reader, worker and admin");
   who->role = role.value_or(Role::kReader);
@@ -147,6 +154,7 @@ absl::StatusOr<Principals> Principals::Parse(const std::string& text) {
   Principals read;
   const auto note = [&read](const PrincipalPtr& who) {
     if (!who->all()) read.tenants_.insert(who->tenant);
+    read.all_.push_back(who);
     return who;
   };
   PREFIXD_RETURN_IF_ERROR(ReadList(file, "tokens", Fields({"sha256"}), [&](Entry* entry) {
@@ -190,6 +198,14 @@ PrincipalPtr Principals::OfUser(uid_t user, const std::vector<gid_t>& groups) co
            });
   });
   return found == users_.end() ? nullptr : found->who;
+}
+
+PrincipalPtr Principals::Find(const std::string& name, const std::string& tenant,
+                              absl::Time now) const {
+  const auto found = std::ranges::find_if(all_, [&](const PrincipalPtr& who) {
+    return who->name == name && who->tenant == tenant && who->expires > now;
+  });
+  return found == all_.end() ? nullptr : *found;
 }
 
 }  // namespace prefixd::daemon

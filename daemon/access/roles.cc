@@ -22,11 +22,11 @@ constexpr RoleLine kTable[] = {
     {"PrefixCache.Pin", false, true, true},
     {"PrefixCache.Unpin", false, true, true},
     // These tell of, and clear, a tenant's own spaces only, unless the tenant is "*".
-    {"Admin.GetStats", true, true, true},
+    {"Admin.GetStats", true, true, true, /*wants_all=*/false, /*open=*/true},
     {"Admin.ListSpaces", true, true, true},
     {"Admin.Clear", false, false, true},
     // These concern the daemon as a whole.
-    {"Admin.GetConfig", false, false, true, true},
+    {"Admin.GetConfig", false, false, true, true, /*open=*/true},
     {"Admin.Flush", false, false, true, true},
     {"Admin.Verify", false, false, true, true},
     {"Admin.ListSessions", false, false, true, true},
@@ -39,6 +39,12 @@ constexpr RoleLine kTable[] = {
     {"Admin.Why", false, false, true, true},
     {"Admin.ListPrefixes", false, false, true, true},
 };
+
+const RoleLine* LineOf(std::string_view verb) {
+  const RoleLine* const line =
+      std::ranges::find_if(kTable, [verb](const RoleLine& entry) { return entry.verb == verb; });
+  return line == std::end(kTable) ? nullptr : line;
+}
 
 }  // namespace
 
@@ -63,10 +69,14 @@ std::optional<Role> ReadRole(std::string_view text) {
 
 std::span<const RoleLine> RoleTable() { return kTable; }
 
+bool IsOpen(std::string_view verb) {
+  const RoleLine* const line = LineOf(verb);
+  return line != nullptr && line->open;
+}
+
 std::string WhatIsMissing(std::string_view verb, Role role, bool all) {
-  const RoleLine* const line =
-      std::ranges::find_if(kTable, [verb](const RoleLine& entry) { return entry.verb == verb; });
-  if (line == std::end(kTable)) return "a line in the table of roles";
+  const RoleLine* const line = LineOf(verb);
+  if (line == nullptr) return "a line in the table of roles";
   const bool may = role == Role::kReader   ? line->reader
                    : role == Role::kWorker ? line->worker
                                            : line->admin;

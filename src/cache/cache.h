@@ -153,6 +153,11 @@ struct SessionOptions {
   // Who attaches, where that is known: OpenFiles serves nobody else. Else whoever comes first.
   std::optional<base::Peer> peer;
   std::function<void(const SessionEvent&)> on_event;
+  // Asked before the session is given a lease, with the bytes of its pages; outside the cache's
+  // locks. What it returns lives as long as the lease; an error is the answer in place of the
+  // lease.
+  using ChargeLease = std::function<absl::StatusOr<std::shared_ptr<void>>(uint64_t bytes)>;
+  ChargeLease charge_lease{};
 };
 struct BegunSession {
   block::SessionId session;

@@ -1,15 +1,11 @@
 // Who may call: TLS, roles, tenants, limits and the audit log, against the real program.
 #include <filesystem>
-#include <fstream>
 
-#include "grpcpp/generic/generic_stub.h"
+#include "absl/time/clock.h"
 
-#include "base/bytes.h"
-#include "base/checksum.h"
-#include "daemon/access/audit.h"
 #include "daemon/access/principals.h"
 #include "daemon/access/roles.h"
-#include "tests/daemon/program_fixture.h"
+#include "tests/daemon/access_fixture.h"
 
 namespace prefixd::testing {
 namespace {
@@ -20,14 +16,6 @@ using grpc::StatusCode;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Not;
-
-std::string DigestOf(const base::Secret& secret) { return base::ToHex(base::Sha256(secret)); }
-
-base::Secret SecretOf(uint8_t seed) {
-  base::Secret secret;
-  secret.fill(std::byte{seed});
-  return secret;
-}
 
 // Every RPC of the protos: "Admin.Clear".
 std::vector<std::string> AllVerbs() {
@@ -42,145 +30,6 @@ std::vector<std::string> AllVerbs() {
   }
   return verbs;
 }
-
-class AccessTest : public ProgramTest {
- protected:
-  std::string Path(const std::string& name) const { return dir_.path() + "/" + name; }
-
-  // Replaces a file as an editor does: a reader sees the old one or the new one.
-  void WriteFile(const std::string& name, const std::string& text) {
-    {
-      std::ofstream file(Path(name + ".new"));
-      file << text;
-    }
-    std::filesystem::rename(Path(name + ".new"), Path(name));
-  }
-  // Runs openssl; the machines of tests have it, as prefixd's own build needs its library.
-  void OpenSsl(const std::string& arguments) {
-    const std::string command =
-        "cd " + dir_.path() + " && openssl " + arguments + " 2>>openssl.log";
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  }
-  void MakeAuthority(const std::string& name) {
-    OpenSsl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=" +
-            name + " -keyout " + name + ".key -out " + name + ".pem");
-  }
-  // `dates`: of openssl ca; empty: valid now.
-  void MakeCertificate(const std::string& name, const std::string& authority,
-                       const std::string& host, const std::string& days = "2") {
-    OpenSsl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=" + name +
-            " -keyout " + name + ".key -out " + name + ".csr");
-    {
-      std::ofstream extensions(Path(name + ".ext"));
-      extensions << "subjectAltName=" << host << "\n";
-    }
-    OpenSsl("x509 -req -in " + name + ".csr -CA " + authority + ".pem -CAkey " + authority +
-            ".key -CAcreateserial -days " + days + " -extfile " + name + ".ext -out " + name +
-            ".pem");
-  }
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  // Starts the program on TCP; its log says the port.
-  void StartOnTcp(const std::vector<std::pair<std::string, std::string>>& settings) {
-    auto args = Plus(Args(), "--listen", "127.0.0.1:0");
-    for (const auto& [name, value] : settings) args = Plus(args, name, value);
-    pid_ = Start(args);
-    ASSERT_TRUE(Serves()) << Log();
-    const std::string log = Log();
-    const size_t at = log.find(" port ");
-    ASSERT_NE(at, std::string::npos) << log;
-    port_ = std::stoi(log.substr(at + 6));
-  }
-  std::string tcp() const { return "127.0.0.1:" + std::to_string(port_); }
-
-  struct Client {
-    std::string ca, certificate, host;  // files' names without .pem; host: that it expects
-  };
-  std::shared_ptr<grpc::Channel> TlsChannel(const Client& client) {
-    grpc::SslCredentialsOptions options;
-    options.pem_root_certs = Read(Path(client.ca + ".pem"));
-    if (!client.certificate.empty()) {
-      options.pem_cert_chain = Read(Path(client.certificate + ".pem"));
-      options.pem_private_key = Read(Path(client.certificate + ".key"));
-    }
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    if (!client.host.empty()) arguments.SetSslTargetNameOverride(client.host);
-    return grpc::CreateCustomChannel(tcp(), grpc::SslCredentials(options), arguments);
-  }
-
-  // Calls any verb with an empty message, as `bearer`.
-  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& verb,
-                           const std::optional<base::Secret>& bearer) {
-    grpc::GenericStub stub(channel);
-    Context context(5);
-    if (bearer.has_value()) context.AddMetadata("authorization", wire::BearerText(*bearer));
-    std::string method = "/prefixd.v1." + verb;
-    method[method.rfind('.')] = '/';
-    grpc::CompletionQueue queue;
-    auto call = stub.PrepareCall(&context, method, &queue);
-    const auto step = [&queue] {
-      void* tag = nullptr;
-      bool ok = false;
-      return queue.Next(&tag, &ok) && ok;
-    };
-    call->StartCall(nullptr);
-    step();
-    const grpc::Slice nothing;
-    call->WriteLast(grpc::ByteBuffer(&nothing, 1), grpc::WriteOptions(), nullptr);
-    step();
-    // A stream that was let in stays open: its first message, or its end, is enough.
-    grpc::ByteBuffer reply;
-    call->Read(&reply, nullptr);
-    const bool answered = step();
-    if (answered) context.TryCancel();
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    step();
-    queue.Shutdown();
-    for (void* tag = nullptr; queue.Next(&tag, new bool);) {
-    }
-    return answered ? grpc::Status::OK : status;
-  }
-  static bool IsRefused(const grpc::Status& status) {
-    return status.error_code() == StatusCode::UNAUTHENTICATED ||
-           status.error_code() == StatusCode::PERMISSION_DENIED;
-  }
-
-  std::string Entry(const std::string& name, uint8_t token, const std::string& tenant,
-                    const std::string& role, const std::string& more = "") {
-    return R"({"name": ")" + name + R"(", "sha256": ")" + DigestOf(SecretOf(token)) +
-           R"(", "tenant": ")" + tenant + R"(", "role": ")" + role + "\"" + more + "}";
-  }
-  // The process that runs this test is an admin of all tenants on the unix socket.
-  std::string AccessFile(const std::vector<std::string>& tokens) {
-    std::string text = R"({"tokens": [)";
-    for (size_t i = 0; i < tokens.size(); ++i) text += (i == 0 ? "" : ",\n") + tokens[i];
-    return text + R"(], "unix": [{"name": "ops", "uids": [)" + std::to_string(::getuid()) +
-           R"(], "tenant": "*", "role": "admin"}]})";
-  }
-  uint64_t Counted(const std::string& name) {
-    v1::GetStatsReply reply;
-    Context context;
-    const auto admin = v1::Admin::NewStub(Worker::Channel(Worker::AdminOf(target())));
-    EXPECT_TRUE(admin->GetStats(&context, {}, &reply).ok());
-    for (const v1::Count& count : reply.counters()) {
-      if (count.name() == name) return count.value();
-    }
-    return 0;
-  }
-  std::string TokenFile(uint8_t token) {
-    const std::string path = Path("token" + std::to_string(token));
-    EXPECT_TRUE(base::WriteSecret(path, SecretOf(token)).ok());
-    return path;
-  }
-
-  pid_t pid_ = 0;
-  int port_ = 0;
-};
 
 // S6: a new RPC without a line is red.
 TEST(RolesTest, S6TheTableHasOneLineForEachRpcAndNoOther) {
@@ -382,8 +231,9 @@ TEST_F(AccessTest, S6TlsRefusesForeignAndExpiredCertificatesAndWrongHosts) {
   const auto code = [this](const Client& client) {
     return Call(TlsChannel(client), "PrefixCache.Match", std::nullopt).error_code();
   };
-  EXPECT_EQ(code({"ca", "worker", ""}), StatusCode::OK);
-  EXPECT_EQ(code({"ca", "worker", "cache.example"}), StatusCode::OK);
+  constexpr StatusCode kLetIn = StatusCode::NOT_FOUND;  // it has no session
+  EXPECT_EQ(code({"ca", "worker", ""}), kLetIn);
+  EXPECT_EQ(code({"ca", "worker", "cache.example"}), kLetIn);
   EXPECT_EQ(code({"ca", "worker", "other.example"}), StatusCode::UNAVAILABLE);
   EXPECT_EQ(code({"foreign", "worker", ""}), StatusCode::UNAVAILABLE);
   EXPECT_EQ(code({"ca", "", ""}), StatusCode::UNAVAILABLE);
@@ -417,6 +267,28 @@ TEST_F(AccessTest, S6ACertificateIsReplacedWithoutARestartAndABadOneIsNot) {
   EXPECT_FALSE(reaches("old.example"));
 }
 
+// S6: no file changes when the time comes.
+TEST_F(AccessTest, S6ACertificateThatIsNotValidYetIsUsedOnceItIs) {
+  MakeAuthority("ca");
+  MakeCertificate("server", "ca", "DNS:old.example");
+  WriteFile("access.json", AccessFile({Entry("w", 2, "a", "worker")}));
+  StartOnTcp({{"--access", Path("access.json")},
+              {"--tls-certificate", Path("server.pem")},
+              {"--tls-key", Path("server.key")}});
+  const auto reaches = [this](const std::string& host) {
+    return Call(TlsChannel({"ca", "", host}), "PrefixCache.Match", SecretOf(2)).error_code() !=
+           StatusCode::UNAVAILABLE;
+  };
+  WriteFile("later.key", Read(Path("server.key")));
+  MakeLaterCertificate("later", "DNS:new.example", absl::Now() + absl::Seconds(6));
+  WriteFile("server.pem", Read(Path("later.pem")));
+  EXPECT_TRUE(reaches("old.example"));
+  EXPECT_TRUE(
+      Says("is a certificate that is not valid yet; the certificate before stays in use "
+           "until then"));
+  EXPECT_TRUE(Eventually([&] { return reaches("new.example"); }));
+}
+
 TEST(PrincipalsTest, ABadFileNamesItsLineOrEntry) {
   const auto why = [](const std::string& text) {
     const auto read = Principals::Parse(text);
@@ -432,6 +304,10 @@ TEST(PrincipalsTest, ABadFileNamesItsLineOrEntry) {
   EXPECT_THAT(
       why(R"({"certificates": [{"name": "x", "tenant": "a", "role": "worker", "leases": 1}]})"),
       HasSubstr("unknown field \"leases\""));
+  // With less no Put would ever be let in.
+  EXPECT_THAT(
+      why(R"({"certificates": [{"name": "x", "tenant": "a", "role": "worker", "bytes_in_flight": 1}]})"),
+      HasSubstr("\"bytes_in_flight\" is 1, one Put takes 4194304"));
   EXPECT_THAT(why(R"({"unix": [{"name": "x", "tenant": "a", "role": "worker"}]})"),
               HasSubstr("neither uids nor gids"));
   EXPECT_EQ(why("{}"), "");

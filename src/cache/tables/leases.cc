@@ -41,6 +41,11 @@ absl::StatusOr<LeasePtr> Sessions::FindLease(block::SessionId session, block::Le
 }
 
 absl::Status Sessions::AddLease(const SessionPtr& session, block::LeaseId id, LeasePtr lease) {
+  if (session->charge_lease != nullptr) {
+    const LeaseFacts facts = lease->facts();
+    PREFIXD_ASSIGN_OR_RETURN(
+        lease->charge, session->charge_lease(facts.ram_bytes + facts.ssd_bytes + facts.far_bytes));
+  }
   base::MutexLock lock(mutex_);
   if (!session->attached) return absl::NotFoundError("lease: the session ended");
   session->leases.insert(id);

@@ -73,8 +73,8 @@ struct NotSharedNote {
 };
 
 // Plain data. The mutex of Sessions guards it, but for what is fixed before the session is in the
-// table (const members, key_hash, begun_us, slot), what the mutex of Spaces guards (the spaces that
-// it opened) and the event callback.
+// table (const members, key_hash, begun_us, charge_lease, slot), what the mutex of Spaces guards
+// (the spaces that it opened) and the event callback.
 struct Session {
   Session(block::SessionId id, std::string worker, std::string library = {})
       : id(id), worker(std::move(worker)), library(std::move(library)) {}
@@ -84,7 +84,8 @@ struct Session {
   const std::string library;
   base::Digest256 key_hash{};  // the key itself is the worker's alone
   int64_t begun_us = 0;
-  std::optional<base::Peer> peer;  // the process that attached; nullopt: not known yet
+  SessionOptions::ChargeLease charge_lease;  // null: its leases are not charged
+  std::optional<base::Peer> peer;            // the process that attached; nullopt: not known yet
   SlotPtr slot;
   std::shared_ptr<ram::Staging> staging;  // null = none
   bool attached = true;                   // its stream is open
@@ -172,6 +173,7 @@ class Lease {
   index::BlockRef last_full{};          // of index::Acquired
   std::atomic<uint64_t> answer{0};      // the last answer about this lease, in the history
   std::atomic<double> prefill_rate{0};  // tokens/s as its last lookup told; 0: unknown
+  std::shared_ptr<void> charge;         // of SessionOptions::charge_lease
   // What a resumed session held before, lease by lease, and extents that no page uses any more.
   std::vector<std::shared_ptr<const Lease>> others;
   std::vector<std::shared_ptr<const KeptExtent>> kept;

@@ -65,6 +65,7 @@ BegunSession Sessions::Begin(const SessionOptions& options) {
   const SessionKey key = RandomKey();
   session->key_hash = ram::KeyHash(key);
   session->peer = options.peer;
+  session->charge_lease = options.charge_lease;
   session->begun_us = context_->Now();
   {
     base::MutexLock lock(session->event_mutex);

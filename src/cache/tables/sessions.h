@@ -56,7 +56,7 @@ class Sessions {
   // NotFound unless the session holds it.
   absl::StatusOr<LeasePtr> FindLease(block::SessionId session, block::LeaseId lease) const
       PREFIXD_EXCLUDES(mutex_);
-  // NotFound if the session ended meanwhile; the lease then ends too.
+  // NotFound if the session ended meanwhile, an error of its charge_lease; the lease then ends too.
   absl::Status AddLease(const SessionPtr& session, block::LeaseId id, LeasePtr lease)
       PREFIXD_EXCLUDES(mutex_);
   // Takes the lease out of the table. NotFound unless the session holds it.
