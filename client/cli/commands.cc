@@ -529,7 +529,8 @@ absl::StatusOr<Outcome> Run(DaemonCalls& calls, const Options& options, const Te
       return Arenas(options);
     case Command::kPlan:
       return Plan(options);
-    case Command::kTop:  // before
+    case Command::kToken:  // these two before
+    case Command::kTop:
     case Command::kConfig:
       break;
   }
@@ -544,7 +545,11 @@ absl::StatusOr<Outcome> Top(const Options& options, const Surroundings& surround
 absl::StatusOr<Outcome> Run(const Options& options, const Surroundings& surroundings,
                             const Terminal& terminal) {
   if (options.command == Command::kTop)
-    return Top(options, surroundings);  // connects again and again
+    return Top(options, surroundings);       // connects again and again
+  if (options.command == Command::kToken) {  // needs no token of its own
+    PREFIXD_ASSIGN_OR_RETURN(std::string text, MakeToken(options.token, options.json));
+    return Outcome{std::move(text)};
+  }
   PREFIXD_RETURN_IF_ERROR(wire::TargetOf(options.server).status());
   DaemonCalls::Where where{.server = options.server, .admin = options.admin};
   const std::string token_file = wire::TokenFileFor(options.server, options.token_file);

@@ -19,6 +19,7 @@
 #include "client/cli/carry_options.h"
 #include "client/cli/events.h"
 #include "client/cli/plan_options.h"
+#include "client/cli/token_options.h"
 #include "client/cli/top/top_options.h"
 #include "completion/completion.h"
 #include "wire/admin_socket.h"
@@ -517,6 +518,8 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   DeclarePlan(app, options, &plan);
   TopTexts top;
   DeclareTop(app, options, &top);
+  TokenTexts token;
+  DeclareToken(app, options, &token);
   completion::AddTo(app);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11's order
   try {
@@ -539,6 +542,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
   if (status.ok()) status = ReadCarry(carry, options);
   if (status.ok()) status = ReadPlan(plan, options);
   if (status.ok()) status = ReadTop(top, surroundings, options);
+  if (status.ok()) status = ReadToken(token, options);
   if (status.ok()) status = CheckSpace(*options);
   if (status.ok()) status = CheckSession(*options);
   if (status.ok()) status = ReadTtl(texts.ttl, options);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/plan.h"
+#include "client/cli/token.h"
 #include "client/cli/top/top_request.h"
 
 namespace prefixd::cli {
@@ -48,6 +49,7 @@ enum class Command {
   kPlan,
   kTop,
   kEvents,
+  kToken,
 };
 
 struct Options {
@@ -89,6 +91,7 @@ struct Options {
   uint64_t rate = 0;                 // verify: bytes a second, 0 = no limit
   PlanRequest plan;                  // plan
   TopRequest top;                    // top
+  TokenRequest token{};              // token
   bool event_tokens = false;         // events
   bool events_once = false;          // events
 };

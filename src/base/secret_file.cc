@@ -22,15 +22,15 @@ namespace {
 constexpr char kHead[] = "prefixd secret 1 ";
 constexpr size_t kHeadBytes = sizeof(kHead) - 1;
 
-std::string Text(const Secret& secret) {
+}  // namespace
+
+std::string SecretText(const Secret& secret) {
   ByteWriter check;
   check.Fixed(Xxh3(secret));
   std::string text = kHead;
   absl::StrAppend(&text, ToHex(secret), " ", ToHex(AsBytes(check.bytes())), "\n");
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<Secret> RandomSecret() {
   Secret secret;
@@ -52,14 +52,14 @@ absl::StatusOr<std::optional<Secret>> ReadSecret(const std::string& path) {
   Secret secret;
   const size_t digits = 2 * secret.size();
   if (text.size() < kHeadBytes + digits || !FromHex(text.substr(kHeadBytes, digits), secret) ||
-      text != Text(secret)) {
+      text != SecretText(secret)) {
     return absl::DataLossError(absl::StrCat(path, " is not a secret of prefixd, or is damaged"));
   }
   return secret;
 }
 
 absl::Status WriteSecret(const std::string& path, const Secret& secret) {
-  return WriteOwnFile(path, Text(secret));
+  return WriteOwnFile(path, SecretText(secret));
 }
 
 }  // namespace prefixd::base

@@ -20,6 +20,9 @@ absl::StatusOr<Secret> RandomSecret();
 // Takes a time that does not depend on the bytes.
 bool Equal(const Secret& a, const Secret& b);
 
+// Returns what stands in the file of this secret.
+std::string SecretText(const Secret& secret);
+
 // Returns nullopt if there is no such file. FailedPrecondition names the path: it is a link, not a
 // plain file, another user's, or others may read or write it. DataLoss: the contents are not a
 // whole and unchanged secret.
