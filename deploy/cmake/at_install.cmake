@@ -90,7 +90,7 @@ if(part STREQUAL "prefixd")
   foreach(kind sysusers tmpfiles)
     file(INSTALL "${source}/deploy/prefixd.${kind}" DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/${kind}.d" RENAME prefixd.conf)
   endforeach()
-  file(INSTALL "${source}/deploy/arena.conf" "${source}/deploy/prefixd-llama.service" "${source}/deploy/redis.conf"
+  file(INSTALL "${source}/deploy/access.conf" "${source}/deploy/arena.conf" "${source}/deploy/prefixd-llama.service" "${source}/deploy/redis.conf"
     "${source}/deploy/prometheus" "${source}/deploy/grafana" DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/prefixd/examples")
   papers(prefixd)
 elseif(part STREQUAL "lib")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unittest
+from pathlib import Path
 
 import installed
 
@@ -18,11 +19,38 @@ except ImportError:
     kubernetes_validate = None
 
 _DEPLOY = installed.ROOT / "deploy"
-_ADDRESS_ONLY = {"PREFIXD", "PREFIXD_ADDRESS"}  # settings of vLLM's plugin
+_CLIENTS_ONLY = {"PREFIXD", "PREFIXD_ADDRESS", "PREFIXD_TLS_CA"}  # settings of vLLM's plugin and of every client
+
+
+def kubernetes_files() -> list[Path]:
+    return sorted((_DEPLOY / "kubernetes").rglob("*.yaml"))
 
 
 def manifests() -> list[dict]:
-    return [each for path in sorted((_DEPLOY / "kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(path.read_text())]
+    return [each for path in kubernetes_files() if not path.stem.endswith("-patch") for each in yaml.safe_load_all(path.read_text())]
+
+
+def patched(manifest: dict, patch: dict) -> dict:
+    """Returns what `kubectl patch` makes: lists of things with names are merged by name."""
+    merged = dict(manifest)
+    for key, value in patch.items():
+        old = merged.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            merged[key] = patched(old, value)
+        elif isinstance(value, list) and isinstance(old, list):
+            by_name = {each["name"]: each for each in old}
+            for each in value:
+                by_name[each["name"]] = patched(by_name.get(each["name"], {}), each)
+            merged[key] = list(by_name.values())
+        else:
+            merged[key] = value
+    return merged
+
+
+def prefixd_on_tcp() -> dict:
+    (daemon_set,) = (each for each in manifests() if each["kind"] == "DaemonSet")
+    patch = yaml.safe_load((_DEPLOY / "kubernetes/tcp/prefixd-patch.yaml").read_text())
+    return patched(daemon_set, patch)
 
 
 def pods() -> dict[str, dict]:
@@ -37,11 +65,11 @@ def settings_in(text: str) -> set[str]:
 class ContainersTest(unittest.TestCase):
     def test_every_setting_that_a_file_names_is_one_of_prefixds(self) -> None:
         known = {"PREFIXD_" + flag[2:].upper().replace("-", "_") for flag in installed.flags_of("prefixd")}
-        for path in _DEPLOY / "Containerfile", _DEPLOY / "compose.yaml", *(_DEPLOY / "kubernetes").glob("*.yaml"):
-            self.assertLessEqual(settings_in(path.read_text()), known | _ADDRESS_ONLY, path.name)
+        for path in _DEPLOY / "Containerfile", _DEPLOY / "compose.yaml", *kubernetes_files():
+            self.assertLessEqual(settings_in(path.read_text()), known | _CLIENTS_ONLY, path.name)
 
     def test_images_have_the_version_of_the_source(self) -> None:
-        for path in _DEPLOY / "Containerfile", _DEPLOY / "compose.yaml", *(_DEPLOY / "kubernetes").glob("*.yaml"):
+        for path in _DEPLOY / "Containerfile", _DEPLOY / "compose.yaml", *kubernetes_files():
             for name, version in re.findall(r"(?<![-\w])(prefixd(?:-client)?):(\d[\w.]*)", path.read_text()):
                 self.assertEqual(version, installed.VERSION, f"{name} in {path.name}")
 
@@ -57,12 +85,31 @@ class ContainersTest(unittest.TestCase):
     def test_engines_share_the_sockets_folder_and_the_group_and_prefixd_the_arena_with_the_host(self) -> None:
         of_daemon = {each["name"]: each["hostPath"]["path"] for each in pods()["prefixd"]["volumes"]}
         self.assertTrue(of_daemon["arena"].startswith("/dev/shm/"))
-        for name in set(pods()) - {"prefixd"}:
+        for name in set(pods()) - {"prefixd", "first-hit-tcp"}:
             pod = pods()[name]
             self.assertIn(10001, pod["securityContext"]["supplementalGroups"], name)
             shared = {each["name"] for each in pod["volumes"] if each.get("hostPath", {}).get("path") == of_daemon["run"]}
             mounts = [mount for each in pod["containers"] for mount in each["volumeMounts"]]
             self.assertTrue(any(m["name"] in shared and m["mountPath"] == "/run/prefixd" for m in mounts), name)
+
+    def test_S6_what_prefixd_reads_on_tcp_is_mounted_for_its_group_alone(self) -> None:
+        pod = prefixd_on_tcp()["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        secrets = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
+        folders = {each["mountPath"]: each for each in container["volumeMounts"] if each["name"] in secrets}
+        paths = [each["value"] for each in container["env"] if each["value"].startswith("/")]
+        self.assertEqual({path.rpartition("/")[0] for path in paths}, set(folders))
+        self.assertTrue(all(each["readOnly"] for each in folders.values()))
+        self.assertEqual({each["defaultMode"] for each in secrets.values()}, {0o440})
+        self.assertEqual(pod["securityContext"]["fsGroup"], container["securityContext"]["runAsGroup"])
+        self.assertEqual({each["name"] for each in container["ports"]}, {"metrics", "prefixd"})
+
+    def test_S6_a_token_reaches_a_client_as_a_file_of_its_own(self) -> None:
+        pod = pods()["first-hit-tcp"]
+        (copy,), (client,) = pod["initContainers"], pod["containers"]
+        (token,) = (each["value"] for each in client["env"] if each["name"] == "PREFIXD_TOKEN_FILE")
+        self.assertEqual(copy["command"][:3] + copy["command"][-1:], ["install", "-m", "0600", token])
+        self.assertNotIn("/secret", {each["mountPath"] for each in client["volumeMounts"]})
 
     def test_the_memory_limit_has_room_for_the_ram_budget(self) -> None:
         (container,) = pods()["prefixd"]["containers"]
@@ -76,7 +123,7 @@ class ContainersTest(unittest.TestCase):
 
     @unittest.skipIf(kubernetes_validate is None, "no kubernetes-validate (PyPI)")
     def test_the_manifests_fit_the_schema_of_kubernetes(self) -> None:
-        for each in manifests():
+        for each in [*manifests(), prefixd_on_tcp()]:
             kubernetes_validate.validate(json.loads(json.dumps(each)), kubernetes_validate.latest_version(), strict=True)
 
 

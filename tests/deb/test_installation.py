@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -99,6 +100,28 @@ class InstallationTest(unittest.TestCase):
         self.assertNotIn("prefixd", verified.stdout + verified.stderr)
         for unit in units / "prefixd.service", installed.ROOT / "deploy/prefixd-llama.service":
             installed.output("systemd-analyze", "security", "--offline=true", "--threshold=30", unit)
+
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze (Debian: systemd)")
+    def test_S6_systemd_finds_the_drop_ins_right(self) -> None:
+        folder = self.folder / "drop-ins"
+        (folder / "prefixd.service.d").mkdir(parents=True)
+        shutil.copy(self.prefix / "lib/systemd/system/prefixd.service", folder)
+        shutil.copy(self.prefix / "lib/systemd/system/run-prefixd_arena.mount", folder)
+        for name in "access.conf", "arena.conf":
+            shutil.copy(installed.ROOT / "deploy" / name, folder / "prefixd.service.d")
+        environment = {"PATH": os.environ["PATH"], "SYSTEMD_UNIT_PATH": f"{folder}:"}
+        command = ["systemd-analyze", "verify", folder / "prefixd.service"]
+        verified = subprocess.run(command, env=environment, capture_output=True, text=True)
+        self.assertNotIn("prefixd", verified.stdout + verified.stderr)
+
+    def test_S6_the_settings_beside_a_credential_name_it(self) -> None:
+        text = (installed.ROOT / "deploy/access.conf").read_text()
+        credentials = set(re.findall(r"LoadCredential=([\w.]+):/etc/prefixd/\1$", text, re.M))
+        named = set(re.findall(r'"/run/credentials/prefixd.service/([\w.]+)"', text))
+        self.assertEqual(credentials, named)
+        flags = {flag.removeprefix("--") for flag in installed.flags_of("prefixd")}
+        self.assertLessEqual(set(re.findall(r"^# +(?:mTLS: )?([\w-]+) = ", text, re.M)), flags)
 
 
 class PapersTest(unittest.TestCase):
