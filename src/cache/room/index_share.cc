@@ -8,6 +8,10 @@
 namespace prefixd::cache {
 namespace {
 
+// Emptying slabs in vain, or again and again for a need that comes and goes, would evict pages of
+// others for nothing.
+constexpr int64_t kGrowEvery = 100'000;       // us, after it failed
+constexpr int64_t kShrinkEvery = 60'000'000;  // us
 constexpr uint64_t kStep = uint64_t{1} << 20;
 constexpr uint64_t kUnverifiedBytes = 36;  // index/account.cc
 constexpr int kSlabsTried = 2;  // at a time: looking for the pages of one is a walk over the index
@@ -20,18 +24,25 @@ void Room::FitIndex(const IndexNeeds& more) {
   // make room before.
   const uint64_t unverified =
       context_->arena->shared() ? kUnverifiedBytes * context_->arena->stats().extents : 0;
-  // A sixteenth is left free. Tables may take half (index/reserve.cc), and so may spaces.
+  // A sixteenth is left free. Tables may take half (index/reserve.cc), and the spaces of one
+  // session a quarter (cache/tables/forget_spaces.cc).
   const uint64_t wanted =
       std::max({((counts.memory_bytes + more.bytes + unverified) / 15 + 1) * 16,
-                2 * (counts.table_bytes + more.table_bytes), 2 * more.space_bytes});
+                2 * (counts.table_bytes + more.table_bytes), 4 * more.space_bytes});
   const uint64_t share = context_->index_share_bytes;
-  if (wanted > share && share < context_->index_most_bytes) {
+  const int64_t now = context_->Now();
+  if (wanted > share && share < context_->index_most_bytes && now >= grow_after_us_) {
     base::MutexLock lock(budget_mutex_);
-    while (context_->index_share_bytes < wanted && GrowIndex(wanted)) {
+    while (context_->index_share_bytes < wanted) {
+      if (GrowIndex(wanted)) continue;
+      grow_after_us_ = now + kGrowEvery;
+      break;
     }
-  } else if (wanted < share / 4 && share > context_->index_least_bytes) {
+    shrink_after_us_ = now + kShrinkEvery;
+  } else if (wanted < share / 4 && share > context_->index_least_bytes && now >= shrink_after_us_) {
     base::MutexLock lock(budget_mutex_);
     ShrinkIndex();
+    shrink_after_us_ = now + kShrinkEvery;
   }
 }
 

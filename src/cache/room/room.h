@@ -42,7 +42,8 @@ class Room {
     uint64_t space_bytes = 0;  // for all spaces, those included that it has
   };
   // Fits the index's share to what it needs, within what it may have. A larger share is taken from
-  // the arena, which empties slabs for it; where their pages are held, the share stays.
+  // the arena, which empties slabs for it; where their pages are held, the share stays for now. A
+  // smaller one gives the arena a slab a minute.
   void FitIndex(const IndexNeeds& more) PREFIXD_EXCLUDES(budget_mutex_);
   void FitIndex() { FitIndex({}); }
 
@@ -99,6 +100,7 @@ class Room {
   WorkSignal slab_work_;
   std::atomic<bool> all_backed_{false};  // no slab could be backed ahead: allocations do it
   base::Mutex budget_mutex_;             // one changes shares at a time
+  std::atomic<int64_t> grow_after_us_{0}, shrink_after_us_{0};
   // Slabs that were emptied for the index in vain since it last grew.
   std::set<uint64_t> held_slabs_ PREFIXD_GUARDED_BY(budget_mutex_);
 };
