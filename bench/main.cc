@@ -189,7 +189,7 @@ int Main(int argc, char** argv) {
   app.add_option(
          "--only", arguments.only,
          "only these families of figures. share: acquire, match, read, gather, python, streams, "
-         "fairness, crash; kernels: decode, batch, prefill, convert, numbers, table, "
+         "tls, fairness, crash; kernels: decode, batch, prefill, convert, numbers, table, "
          "overhead, fused; trace: ram, tiers, hybrid; ssd: spill, restore, "
          "churn, restart, budget; hostile: limits, beside, crowd; remote: load, store, hits, find")
       ->delimiter(',');

@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 
 #include "base/status.h"
 #include "block/arena_file.h"
@@ -12,6 +11,7 @@
 #include "client/cpp/staging_memory.h"
 #include "wire/bulk_channel.h"
 #include "wire/identity.h"
+#include "wire/target.h"
 
 namespace prefixd::bench {
 namespace {
@@ -25,14 +25,17 @@ void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patienc
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address,
-                                           wire::ConnectionWindow window) {
+                                           wire::ConnectionWindow window,
+                                           const std::shared_ptr<const wire::Bearer>& bearer) {
+  const absl::StatusOr<wire::Target> target = wire::TargetOf(address);
+  if (!target.ok()) return nullptr;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   wire::SetBulkArguments(
       window, [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
-  // "unix:///path" is an address of gRPC's own.
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      target->address, target->credentials, arguments, wire::Carrying(bearer));
 }
 
 absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Open(const Options& options) {
@@ -46,9 +49,15 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Open(const Options& opti
 }
 
 absl::Status RawSession::Attach(const Options& options) {
-  channel_ = OpenChannel(options.address);
+  std::shared_ptr<wire::Bearer> bearer;
+  if (!options.token_file.empty()) {
+    bearer = std::make_shared<wire::Bearer>(options.token_file);
+    PREFIXD_RETURN_IF_ERROR(bearer->Reload());
+  }
+  channel_ = OpenChannel(options.address, wire::ConnectionWindow::kNarrow, bearer);
   address_ = options.address;
-  page_channel_ = OpenChannel(options.address, wire::ConnectionWindow::kEstimated);
+  page_channel_ = OpenChannel(options.address, wire::ConnectionWindow::kEstimated, bearer);
+  if (channel_ == nullptr) return wire::TargetOf(address_).status();
   stub_ = v1::PrefixCache::NewStub(channel_);
   v1::AttachRequest request;
   request.set_worker(options.name);

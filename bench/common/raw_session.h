@@ -25,6 +25,7 @@
 #include "client/cpp/page_memory.h"
 #include "client/cpp/raw_stream.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
+#include "wire/bearer.h"
 #include "wire/bulk_channel.h"
 #include "wire/grpc_status.h"
 
@@ -34,17 +35,20 @@ using wire::FromGrpc;
 
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience);
 
-// With a connection of its own.
+// With a connection of its own; null for an address that wire::TargetOf refuses. `bearer`: whose
+// token goes with every call, or null.
 std::shared_ptr<grpc::Channel> OpenChannel(
-    const std::string& address, wire::ConnectionWindow window = wire::ConnectionWindow::kNarrow);
+    const std::string& address, wire::ConnectionWindow window = wire::ConnectionWindow::kNarrow,
+    const std::shared_ptr<const wire::Bearer>& bearer = nullptr);
 
 class RawSession {
  public:
   struct Options {
-    std::string address;  // "unix:///..."
+    std::string address;  // "unix:///...", "127.0.0.1:7777", "tls://127.0.0.1:7777"
     std::string name = "bench";
     bool wants_arena = true;
     uint64_t staging_bytes = 0;
+    std::string token_file = {};  // over TCP
   };
   // Internal when the daemon breaks its word, the daemon's own error otherwise.
   static absl::StatusOr<std::unique_ptr<RawSession>> Open(const Options& options);

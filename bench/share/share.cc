@@ -47,6 +47,7 @@ void RunShare(Bench& bench) {
       {"gather", [&] { ShareGather(bench); }},
       {"python", [&] { SharePython(bench); }},
       {"streams", [&] { ShareStreams(bench, socket.get()); }},
+      {"tls", [&] { ShareTls(bench); }},
       {"fairness", [&] { ShareFairness(bench); }},
       {"crash", [&] { ShareCrash(bench); }}};
   for (const auto& [name, run] : families) {

@@ -17,6 +17,7 @@ void ShareRead(Bench& bench);
 void ShareGather(Bench& bench);
 void SharePython(Bench& bench);
 void ShareStreams(Bench& bench, SocketPeer* socket);
+void ShareTls(Bench& bench);
 void ShareFairness(Bench& bench);
 void ShareCrash(Bench& bench);
 
