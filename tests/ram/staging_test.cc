@@ -52,18 +52,21 @@ TEST(StagingTest, GrantsComeOutOfTheBudgetAndGoBack) {
   EXPECT_EQ(pool.Grant(5000).value()->bytes(), 8192u) << "whole pages";
   EXPECT_EQ(pool.granted_bytes(), 0u);
   std::vector<std::unique_ptr<Staging>> grants;
-  grants.push_back(pool.Grant(kMiB).value());
-  EXPECT_EQ(grants[0]->bytes(), kMiB / 4) << "at most a quarter";
-  grants.push_back(pool.Grant(kMiB).value());
-  grants.push_back(pool.Grant(kMiB).value());
-  grants.push_back(pool.Grant(240 * kKiB).value());
-  EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), 16 * kKiB) << "what is left";
-  grants.push_back(pool.Grant(16 * kKiB).value());
-  EXPECT_EQ(pool.granted_bytes(), pool.budget_bytes());
-  EXPECT_EQ(pool.Grant(1).status(),
-            absl::ResourceExhaustedError("staging: 1 B wanted, 1.0 MiB of 1.0 MiB in use"));
+  for (uint64_t left = kMiB; left >= 32 * kKiB; left /= 2) {
+    grants.push_back(pool.Grant(kMiB).value());
+    EXPECT_EQ(grants.back()->bytes(), left / 2) << "half of what is left";
+  }
+  EXPECT_EQ(pool.Grant(kMiB).status(),
+            absl::ResourceExhaustedError("staging: 1.0 MiB wanted, 1008.0 KiB of 1.0 MiB in use"));
+  EXPECT_EQ(pool.Grant(4096).value()->bytes(), 4096u) << "who wants less has use for it";
   grants.erase(grants.begin());
-  EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), kMiB / 4);
+  EXPECT_EQ(pool.Grant(kMiB).value()->bytes(), (kMiB / 2 + 16 * kKiB) / 2);
+}
+
+TEST(StagingTest, OneSessionGetsWhatIsEnoughOrAnEighth) {
+  StagingPool small(64 * kMiB), large(256 * kMiB);
+  EXPECT_EQ(small.Grant(64 * kMiB).value()->bytes(), 16 * kMiB);
+  EXPECT_EQ(large.Grant(64 * kMiB).value()->bytes(), 32 * kMiB);
 }
 
 TEST(StagingTest, ItIsHeldForAsLongAsSomebodyHasTheDescriptorOrAMapping) {
@@ -100,7 +103,7 @@ TEST(StagingTest, ItsMemoryGoesBackWhoeverHasItMapped) {
 
 TEST(StagingTest, NothingIsGrantedForNothingOrFromNothing) {
   EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(0).Grant(4096).status()));
-  EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(8 * kKiB).Grant(4096).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(4 * kKiB).Grant(4096).status()));
   EXPECT_TRUE(absl::IsResourceExhausted(StagingPool(kMiB).Grant(0).status()));
 }
 
