@@ -1,5 +1,8 @@
 // Which fast kernel a format has, and how it is launched.
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "attend_arguments.h"
 #include "attend_fast_table.h"
@@ -60,7 +63,18 @@ FastLaunch PlanFast(const PairGeometry& pair, uint32_t page_tokens, uint32_t col
 }
 
 cudaError_t PrepareFast(const PairGeometry& pair, uint32_t shared_bytes) {
-  return EntryOf(pair)->prepare(shared_bytes);
+  // The limit is the kernel's, for all attentions of a GPU that launch it: it only grows.
+  static std::mutex mutex;
+  static std::map<std::pair<const FastEntry*, int>, uint32_t> limits;  // guarded by it
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  const std::lock_guard lock(mutex);
+  const FastEntry* const entry = EntryOf(pair);
+  uint32_t& limit = limits[{entry, device}];
+  if (shared_bytes <= limit) return cudaSuccess;
+  const cudaError_t error = entry->prepare(shared_bytes);
+  if (error == cudaSuccess) limit = shared_bytes;
+  return error;
 }
 
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,

@@ -201,7 +201,7 @@ PreparedCase Prepare(const AttendCase& it) {
   return ready;
 }
 
-std::vector<float> AttendOnGpu(const PreparedCase& it) {
+std::vector<float> AttendOnGpu(const PreparedCase& it, const std::function<void()>& meanwhile) {
   GpuPages pages = LayOut(it);
   const DeviceBytes memory(pages.bytes);
   std::vector<prefixd_cuda_sequence> sequences;
@@ -237,6 +237,8 @@ std::vector<float> AttendOnGpu(const PreparedCase& it) {
                                        static_cast<uint32_t>(sequences.size()), nullptr),
             PREFIXD_OK)
       << prefixd_cuda_last_error();
+
+  meanwhile();
 
   std::vector<std::byte> queries;
   const auto dtype = static_cast<quant::Dtype>(it.shape.query_dtype);

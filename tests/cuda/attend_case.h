@@ -2,6 +2,7 @@
 // oracle's.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,8 +44,10 @@ struct PreparedCase {
 };
 PreparedCase Prepare(const AttendCase& it);
 
-// The GPU's result; failures are the test's.
-std::vector<float> AttendOnGpu(const PreparedCase& it);
+// The GPU's result; failures are the test's. `meanwhile` is called between the setting of the
+// sequences and the attention.
+std::vector<float> AttendOnGpu(
+    const PreparedCase& it, const std::function<void()>& meanwhile = [] {});
 
 // The largest difference over the largest wanted value; infinite when there is a NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want);

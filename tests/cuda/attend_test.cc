@@ -60,5 +60,25 @@ TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
   }
 }
 
+// A kernel's limit of shared memory belongs to all attentions that launch it.
+TEST(AttendTest, AnAttentionMadeBetweenSettingAndAttendingChangesNothing) {
+  SKIP_WITHOUT_GPU();
+  AttendCase it;
+  it.layer = {.kv_heads = 2, .key_dim = 128, .value_dim = 128};
+  const quant::TensorFormat format = quant::MlxAffineFormat(8, 64, quant::Dtype::kBf16);
+  it.formats = {{format, format}};
+  it.query_rows = 8;
+  it.group = 4;
+  it.sequences = {{{.tokens = 64, .page_tokens = 64, .format = 0},
+                   {.tokens = 64, .page_tokens = 64, .format = 0}}};
+  it.first_positions = {100};
+  AttendCase other = it;  // whose pages leave room for fewer of them
+  other.query_rows = other.group = 1;
+  other.sequences = {{{.tokens = 300, .page_tokens = 300, .format = 0}}};
+  const PreparedCase first = Prepare(it), second = Prepare(other);
+  const std::vector<float> got = AttendOnGpu(first, [&] { AttendOnGpu(second); });
+  EXPECT_LE(RelativeRms(got, first.want), BoundOf(it));
+}
+
 }  // namespace
 }  // namespace prefixd::cuda
