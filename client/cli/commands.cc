@@ -1,7 +1,6 @@
 #include "client/cli/commands.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 
 #include "base/size.h"
 #include "base/status.h"
@@ -11,6 +10,7 @@
 #include "client/cli/daemon_calls.h"
 #include "client/cli/doctor.h"
 #include "client/cli/events.h"
+#include "client/cli/explain.h"
 #include "client/cli/identity_file.h"
 #include "client/cli/json.h"
 #include "client/cli/model_folder.h"
@@ -560,25 +560,6 @@ absl::StatusOr<Outcome> Run(const Options& options, const Surroundings& surround
   }
   DaemonCalls calls(where, options.timeout);
   return Run(calls, options, terminal);
-}
-
-// Prints what failed and what to do about it. Returns the exit code.
-int Explain(const absl::Status& status, const Options& options, std::ostream& err) {
-  if (absl::IsUnavailable(status)) {
-    err << "prefixctl: prefixd does not answer at " << options.server
-        << ": is it running? Start it with `prefixd`, or say where it listens with --server or "
-           "$PREFIXD_SERVER\n"
-        << "  (" << status.message() << ")\n";
-    return kExitUnreachable;
-  }
-  if (absl::IsDeadlineExceeded(status)) {
-    err << "prefixctl: prefixd at " << options.server << " did not finish within "
-        << absl::FormatDuration(absl::FromChrono(options.timeout))
-        << ": it is busy or stuck; wait longer with --timeout\n";
-    return kExitUnreachable;
-  }
-  err << "prefixctl: " << status.message() << "\n";
-  return kExitRefused;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 //   3f2a9c0d11e4  kjv-7.7m     64  raw/f16      48   3,064     4  9.3 MiB  9.3 MiB       0 B
 #include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -89,7 +90,7 @@ std::string OtherHosts(const v1::ListSpacesReply& reply) {
     absl::StrAppend(&text, "  ", ShortId(told.space_id()), " (",
                     PrintableText(told.identity().model()), ", on ", PrintableText(told.host()),
                     " ", UptimeText(told.age_s()),
-                    " ago): ", absl::StrJoin(told.differing_fields(), ", "), "\n");
+                    " ago): ", absl::StrJoin(told.differing_fields(), "; "), "\n");
   }
   return text;
 }
@@ -128,14 +129,22 @@ std::string SpacesView(const v1::ListSpacesReply& reply) {
 
 std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id) {
   std::string text, others;
+  std::vector<const v1::ListSpacesReply::Space*> differing;
   for (const v1::ListSpacesReply::Space& space : reply.spaces()) {
     if (space.stats().space_id() == space_id) {
       text = absl::StrCat("space ", HexId(space_id), "\n", Identity(space));
-      continue;
+    } else {
+      differing.push_back(&space);
     }
-    absl::StrAppend(&others, "  ", ShortId(space.stats().space_id()), " (",
-                    PrintableText(space.identity().model()), "): ");
-    absl::StrAppend(&others, absl::StrJoin(space.differing_fields(), ", "), "\n");
+  }
+  // The nearest first: it is the one that was meant to be shared.
+  std::stable_sort(differing.begin(), differing.end(), [](const auto* a, const auto* b) {
+    return a->differing_fields_size() < b->differing_fields_size();
+  });
+  for (const v1::ListSpacesReply::Space* space : differing) {
+    absl::StrAppend(&others, "  ", ShortId(space->stats().space_id()), " (",
+                    PrintableText(space->identity().model()),
+                    "): ", absl::StrJoin(space->differing_fields(), "; "), "\n");
   }
   const std::string elsewhere = OtherHosts(reply);
   if (others.empty() && elsewhere.empty()) return text + "\nno other space to compare with\n";

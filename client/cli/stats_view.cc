@@ -93,6 +93,10 @@ double QuantileMicros(const v1::Latency& latency, double share) {
 }
 
 std::string StatsView(const v1::GetStatsReply& stats) {
+  if (!TellsSums(stats)) {
+    return "the sums of this prefixd are not told to a caller of one tenant: see prefixctl "
+           "spaces\n";
+  }
   return absl::StrCat(Gauges(stats), "\n", Counters(stats), "\n", Latencies(stats));
 }
 

@@ -59,7 +59,9 @@ std::string Budgets(const v1::GetStatsReply& stats) {
                 Of(stats.ssd_file_bytes(), stats.ssd_budget_bytes()), note});
   std::string text = table.Text();
   if (CounterValue(stats, "ssd.failing") > 0) {
-    text += "ssd  WRITES FAIL: the disk is full or broken, see prefixd's log\n";
+    text +=
+        "ssd  WRITES FAIL: the disk is full or broken, see prefixd's log; the next write, or "
+        "`prefixctl flush`, tries again\n";
   }
   if (CounterValue(stats, "ssd.closed") > 0) {
     text += "ssd  CLOSED: its disk takes nothing now and is tried again, see prefixd's log\n";
@@ -155,7 +157,15 @@ std::string NotShared(const v1::GetStatsReply& stats) {
   return absl::StrCat("not shared   ", Plural(models, "model"), ": see prefixctl sessions\n");
 }
 
+// Returns the table of the spaces, or that there are none.
+std::string Spaces(const v1::GetStatsReply& stats) {
+  if (stats.spaces().empty()) return "no spaces yet: no worker has opened one\n";
+  return SpaceTable(stats.spaces(), 0);
+}
+
 }  // namespace
+
+bool TellsSums(const v1::GetStatsReply& stats) { return stats.ram_budget_bytes() > 0; }
 
 uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name) {
   for (const v1::Count& counter : stats.counters()) {
@@ -166,9 +176,15 @@ uint64_t CounterValue(const v1::GetStatsReply& stats, const std::string& name) {
 
 std::string StatusView(const StatusInput& input) {
   const v1::GetStatsReply& stats = input.stats;
-  std::string text =
-      absl::StrCat("prefixd ", PrintableText(stats.version()), " at ", input.address, ": ",
-                   input.health, ", up ", UptimeText(stats.uptime_s()), "\n\n");
+  std::string text = absl::StrCat("prefixd ", PrintableText(stats.version()), " at ", input.address,
+                                  ": ", input.health);
+  if (!TellsSums(stats)) {
+    return text +
+           "\n\nbudgets, sessions and tokens of this prefixd are not told to a caller of one "
+           "tenant; the tenant's spaces:\n\n" +
+           Spaces(stats);
+  }
+  absl::StrAppend(&text, ", up ", UptimeText(stats.uptime_s()), "\n\n");
   text += Budgets(stats);
   text += Shares(stats);
   text += Arena(stats);
@@ -184,8 +200,7 @@ std::string StatusView(const StatusInput& input) {
   if (stats.spaces_hidden()) {
     return text + "spaces: shown on the admin socket only, which was not asked\n";
   }
-  if (stats.spaces().empty()) return text + "no spaces yet: no worker has opened one\n";
-  return text + SpaceTable(stats.spaces(), 0);
+  return text + Spaces(stats);
 }
 
 }  // namespace prefixd::cli

@@ -21,12 +21,15 @@ std::string StatusView(const StatusInput& input);
 // Returns the lines of it about the store that hosts share, "" without one.
 std::string RemoteLines(const v1::GetStatsReply& stats);
 
+// Whether the reply has the daemon's sums. A caller of one tenant is told its spaces alone.
+bool TellsSums(const v1::GetStatsReply& stats);
+
 // Returns every counter and gauge, and the latencies.
 std::string StatsView(const v1::GetStatsReply& stats);
 
 std::string SpacesView(const v1::ListSpacesReply& reply);
 // Returns the space `space_id` field by field, and the fields in which every other space differs,
-// those of other hosts too.
+// those of fewest first; then those of other hosts.
 // Requires: `reply` answers a request with explain_against = space_id, and lists that space.
 std::string ExplainView(const v1::ListSpacesReply& reply, const std::string& space_id);
 
@@ -59,7 +62,7 @@ std::string BudgetView(const v1::SetBudgetsReply& reply);
 std::vector<std::string> PrefixNames(const v1::ListPrefixesReply& reply);
 std::string PrefixesView(const v1::ListPrefixesReply& reply);
 
-// Returns one sentence for each answer.
+// Returns one sentence for each answer, and how to go on where one had nothing at all.
 std::string WhyView(const v1::WhyReply& reply);
 
 // Returns a sentence that says where and why the match ended.

@@ -1,7 +1,7 @@
 // View of prefixctl why, one sentence for each answer:
 //
-//   chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored sequences go
-//   on otherwise
+//   chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens in space 3f0000000000, diverged at token 41:
+//   312 stored sequences go on otherwise
 #include "absl/strings/str_cat.h"
 
 #include "base/size.h"
@@ -24,7 +24,8 @@ std::string Sentence(const v1::PastAnswer& past) {
   std::string text = absl::StrCat(
       PrintableText(past.request_id()), " (", PrintableText(past.worker()), ", ",
       UptimeText(past.age_s()), " ago): ", CountText(past.restorable_tokens()), " of ",
-      Plural(past.requested_tokens(), "token"), ", ",
+      Plural(past.requested_tokens(), "token"),
+      past.space_id().empty() ? "" : " in space " + ShortId(past.space_id()), ", ",
       EndSentence(past.match_ended_by(), past.matched_tokens(), past.diverged_sequences()));
   for (const v1::Shortening& by : past.shortened_by()) {
     absl::StrAppend(&text, "; ", NameOf(by.reason()), " took ", Plural(by.tokens_lost(), "token"));
@@ -43,6 +44,20 @@ std::string Sentence(const v1::PastAnswer& past) {
   return text + "\n";
 }
 
+// Returns what to ask next where the space of an answer had not even the first token, or "": the
+// prompt may be stored in a space that differs in the model, the tokenizer or a setting.
+std::string Elsewhere(const v1::WhyReply& reply) {
+  for (const v1::PastAnswer& past : reply.answers()) {
+    if (past.match_ended_by() != v1::END_REASON_NEVER_STORED || past.matched_tokens() > 0 ||
+        past.space_id().empty()) {
+      continue;
+    }
+    return absl::StrCat("never stored here, perhaps in another space: `prefixctl spaces --explain ",
+                        ShortId(past.space_id()), "` says in which fields the others differ\n");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string WhyView(const v1::WhyReply& reply) {
@@ -52,7 +67,7 @@ std::string WhyView(const v1::WhyReply& reply) {
   }
   std::string text;
   for (const v1::PastAnswer& past : reply.answers()) absl::StrAppend(&text, Sentence(past));
-  return text;
+  return text + Elsewhere(reply);
 }
 
 }  // namespace prefixd::cli

@@ -385,7 +385,7 @@ TEST_F(CommandsTest, NoDaemonIsToldWithWhatToDo) {
   const Ran ran = Run({"--server", "unix:///nonexistent/p.sock", "status"});
   EXPECT_EQ(ran.exit_code, kExitUnreachable);
   EXPECT_THAT(ran.err, HasSubstr("prefixd does not answer at unix:///nonexistent/p.sock: is it "
-                                 "running? Start it with `prefixd`"));
+                                 "running? Start it"));
 }
 
 }  // namespace

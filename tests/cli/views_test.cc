@@ -102,6 +102,22 @@ TEST(StatusViewTest, APrivateArenaIsTold) {
   EXPECT_THAT(Status(stats), HasSubstr("arena  private: pages travel by Fetch and Put"));
 }
 
+TEST(StatusViewTest, ACallerOfOneTenantIsToldItsSpacesAndNothingThatIsNotKnown) {
+  v1::GetStatsReply stats;  // what a prefixd with an access file tells it
+  stats.set_version("0.1.0");
+  *stats.mutable_spaces() = SampleStats().spaces();
+  EXPECT_EQ(Status(stats),
+            std::string("prefixd 0.1.0 at unix:///run/p.sock: serving\n\n"
+                        "budgets, sessions and tokens of this prefixd are not told to a caller of "
+                        "one tenant; the tenant's spaces:\n\n") +
+                kSpaceTable);
+  stats.clear_spaces();
+  EXPECT_THAT(Status(stats), EndsWith("no spaces yet: no worker has opened one\n"));
+  EXPECT_EQ(StatsView(stats),
+            "the sums of this prefixd are not told to a caller of one tenant: see prefixctl "
+            "spaces\n");
+}
+
 TEST(StatusViewTest, AFailingDiskStandsOut) {
   v1::GetStatsReply stats = SampleStats();
   EXPECT_THAT(Status(stats), Not(HasSubstr("WRITES FAIL")));
@@ -225,12 +241,14 @@ TEST(SpacesViewTest, SaysHowMuchSmallerEachFormatIsThanTheDataItWasMadeOf) {
   EXPECT_THAT(text, HasSubstr("compression   3.56 of raw elements: mlx_affine/4/64/f16\n"));
 }
 
-TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {
+TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDifferThoseOfFewestFirst) {
   v1::ListSpacesReply reply;
   *reply.add_spaces() = SampleSpace(0x3f);
   *reply.add_spaces() = SampleSpace(0x40);
   reply.mutable_spaces(1)->add_differing_fields("rope.theta");
   reply.mutable_spaces(1)->add_differing_fields("layer 0, format 0, key.bits");
+  *reply.add_spaces() = SampleSpace(0x41);
+  reply.mutable_spaces(2)->add_differing_fields("rope.theta");
   EXPECT_EQ(ExplainView(reply, SampleId(0x3f)), "space 3f" + std::string(62, '0') + R"(
   model         Qwen3-0.6B
   weights       ab)" + std::string(62, '0') + R"(
@@ -245,9 +263,10 @@ TEST(SpacesViewTest, ExplainSaysInWhichFieldsOtherSpacesDiffer) {
   group         full.0: full, layers 0-2, 5, 7-8, 8 kv heads, key 128, value 128
 
 other spaces differ from it in
-  400000000000 (Qwen3-0.6B): rope.theta, layer 0, format 0, key.bits
+  410000000000 (Qwen3-0.6B): rope.theta
+  400000000000 (Qwen3-0.6B): rope.theta; layer 0, format 0, key.bits
 )");
-  reply.mutable_spaces()->RemoveLast();
+  reply.mutable_spaces()->DeleteSubrange(1, 2);
   EXPECT_THAT(ExplainView(reply, SampleId(0x3f)), HasSubstr("no other space to compare with"));
 }
 
@@ -264,7 +283,7 @@ TEST(SpacesViewTest, R1ExplainSaysInWhichFieldsSpacesOfOtherHostsDiffer) {
   EXPECT_THAT(
       ExplainView(reply, SampleId(0x3f)),
       EndsWith("\nspaces that only other hosts have differ from it in\n"
-               "  410000000000 (Qwen3?, on gpu-7 4 min 0 s ago): rope.theta, block_tokens\n"));
+               "  410000000000 (Qwen3?, on gpu-7 4 min 0 s ago): rope.theta; block_tokens\n"));
   reply.clear_other_hosts();
   reply.set_other_hosts_error("remote: no server answers");
   EXPECT_THAT(ExplainView(reply, SampleId(0x3f)),
@@ -451,14 +470,25 @@ TEST(ViewsTest, PrefixesAreATreeOfTokens) {
 
 TEST(ViewsTest, WhyIsASentenceEach) {
   EXPECT_EQ(WhyView(SampleWhy()),
-            "chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens, diverged at token 41: 312 stored "
-            "sequences go on otherwise\n"
+            "chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens in space 3f0000000000, diverged at "
+            "token 41: 312 stored sequences go on otherwise\n"
             "acquire-9 (w?[31m, 1 min 1 s ago): 64 of 128 tokens, the request's own end; ram_full "
             "took 64 tokens; another worker was computing 10; 2.9 MiB came from other hosts, "
             "asked other hosts for 2.0 ms, made room in 2.5 s\n");
   v1::WhyReply none;
   none.set_remembered(12);
   EXPECT_EQ(WhyView(none), "none of the 12 answers that prefixd remembers is such a one\n");
+}
+
+TEST(ViewsTest, WhyOfAMissFromTheFirstTokenSaysHowToFindTheSpaceThatHasIt) {
+  v1::WhyReply reply = SampleWhy();
+  EXPECT_THAT(WhyView(reply), Not(HasSubstr("--explain")));
+  v1::PastAnswer* const missed = reply.mutable_answers(0);
+  missed->set_match_ended_by(v1::END_REASON_NEVER_STORED);
+  EXPECT_THAT(WhyView(reply), Not(HasSubstr("--explain")));  // 41 tokens were there
+  missed->set_matched_tokens(0);
+  EXPECT_THAT(WhyView(reply), EndsWith("`prefixctl spaces --explain 3f0000000000` says in which "
+                                       "fields the others differ\n"));
 }
 
 }  // namespace
