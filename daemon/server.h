@@ -43,7 +43,7 @@ struct ServerOptions {
   // connection that has most is cut (inbound.h), on TCP gRPC cancels calls of somebody there.
   uint64_t message_bytes = uint64_t{96} << 20;
   std::chrono::microseconds slow_request{0};  // longer lookups and commits are warned of; 0: none
-  Tracer* tracer = nullptr;  // must outlive the server; null: no call is traced
+  Tracer* tracer = nullptr;                   // must outlive the server; null: no call is traced
   std::string version = "0";
   std::vector<Setting> settings;  // for GetConfig
 };

@@ -36,11 +36,11 @@ std::string_view Text(grpc::string_ref text) { return {text.data(), text.size()}
 std::string StateOf(const grpc::ServerContextBase& context) {
   const auto [begin, end] = context.client_metadata().equal_range("tracestate");
   std::string state;
-  for (auto it = begin; it != end && state.size() <= kMostStateBytes; ++it) {
+  for (auto it = begin; it != end && state.size() <= wire::kMostStateBytes; ++it) {
     if (!state.empty()) state.push_back(',');
     state.append(Text(it->second));
   }
-  return IsTracestate(state) ? state : "";
+  return wire::IsTracestate(state) ? state : "";
 }
 
 // The codes for which the server, not its caller, is at fault: OpenTelemetry has their spans fail.
@@ -69,7 +69,7 @@ int64_t UnixNanosNow() {
 std::optional<TraceContext> ContextOf(const grpc::ServerContextBase& context) {
   const auto [begin, end] = context.client_metadata().equal_range("traceparent");
   if (begin == end || std::next(begin) != end) return std::nullopt;
-  std::optional<TraceContext> parent = ParseTraceparent(Text(begin->second));
+  std::optional<TraceContext> parent = wire::ParseTraceparent(Text(begin->second));
   if (parent.has_value()) parent->state = StateOf(context);
   return parent;
 }
@@ -164,10 +164,12 @@ void CallTrace::Acquired(std::span<const cache::Request> requests,
 
 void CallTrace::Load(const cache::Acquired& acquired) {
   std::set<uint32_t> groups;
+  bool in_place = false;  // else the worker waits in Fetch, and nobody is told
   for (const block::LeasedPage& page : acquired.pages) {
+    in_place = in_place || page.offset != block::kNoOffset;
     if (!page.in_ram && !page.absent()) groups.insert(page.group);
   }
-  if (groups.empty()) return;
+  if (groups.empty() || !in_place) return;
   const TraceTime now = std::chrono::steady_clock::now();
   Span span;
   span.name = "prefixd.load";

@@ -11,8 +11,8 @@
 
 #include "cache/cache.h"
 #include "daemon/tracing/span.h"
-#include "daemon/tracing/trace_context.h"
 #include "daemon/tracing/tracer.h"
+#include "wire/trace_context.h"
 
 namespace prefixd::daemon {
 

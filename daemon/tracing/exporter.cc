@@ -114,8 +114,8 @@ Exporter::Result Exporter::Try(const Spans& batch, const std::string& message, m
   if (reply.ok() && reply->status >= kOk && reply->status < kMultipleChoices) {
     const PartialSuccess partial = FromOtlp(reply->body);
     const uint64_t rejected = std::min<uint64_t>(partial.rejected, batch.size());
-    exported_ += batch.size() - rejected;
     dropped_ += rejected;
+    exported_ += batch.size() - rejected;
     Note(rejected == 0 ? "" : absl::StrCat("it rejects spans: ", partial.why));
     return Result::kTaken;
   }

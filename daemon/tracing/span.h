@@ -7,9 +7,13 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/tracing/trace_context.h"
+#include "wire/trace_context.h"
 
 namespace prefixd::daemon {
+
+using wire::SpanId;
+using wire::TraceContext;
+using wire::TraceId;
 
 using TraceTime = std::chrono::steady_clock::time_point;
 

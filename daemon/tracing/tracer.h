@@ -8,7 +8,7 @@
 #include "daemon/tracing/exporter.h"
 #include "daemon/tracing/load_traces.h"
 #include "daemon/tracing/span.h"
-#include "daemon/tracing/trace_context.h"
+#include "wire/trace_context.h"
 
 namespace prefixd::daemon {
 

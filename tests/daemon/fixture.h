@@ -298,6 +298,7 @@ class DaemonTest : public ::testing::Test {
                                              .max_sessions = max_sessions_,
                                              .token_message_bytes = token_message_bytes_,
                                              .message_bytes = message_bytes_,
+                                             .tracer = tracer_,
                                              .version = "test",
                                              .settings = {{"ram", "1", "flag"}}});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -346,6 +347,7 @@ class DaemonTest : public ::testing::Test {
   // Tests look at streams that stand still: none ends by itself unless a test says so.
   daemon::StreamPatience streams_{.silence = std::chrono::minutes(10),
                                   .linger = std::chrono::minutes(10)};
+  daemon::Tracer* tracer_ = nullptr;  // outlives cache_
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<daemon::Server> server_;
   std::unique_ptr<Worker> worker_;

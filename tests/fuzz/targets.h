@@ -22,6 +22,7 @@ struct Target {
 // identities    an encoded space identity
 // markers       the last entry of a segment
 // requests      a message of the wire, first byte: which, and all checks before the cache
+// traces        a header traceparent or tracestate
 // arena_tables  changes to header, slots, space table and records of an arena that is then opened
 // safetensors   a checkpoint's file
 // llama_states  llama.cpp's state of a sequence: what is read comes back as it was read

@@ -1,4 +1,8 @@
 // Messages that workers and people send.
+#include <optional>
+#include <string_view>
+
+#include "base/bytes.h"
 #include "prefixd/v1/admin.pb.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/targets.h"
@@ -7,6 +11,7 @@
 #include "wire/identity.h"
 #include "wire/request.h"
 #include "wire/sequence.h"
+#include "wire/trace_context.h"
 
 namespace prefixd::fuzz {
 namespace {
@@ -92,8 +97,29 @@ std::vector<std::string> RequestSeeds() {
   return {Seed(0, acquire), Seed(1, reserve), Seed(3, attach), Seed(6, pin), Seed(8, open)};
 }
 
+// What gRPC's metadata says of a trace.
+void TraceHeader(Bytes input) {
+  const std::string_view text = base::AsText(input);
+  wire::IsTracestate(text);
+  const std::optional<wire::TraceContext> context = wire::ParseTraceparent(text);
+  if (!context.has_value()) return;
+  const std::optional<wire::TraceContext> again =
+      wire::ParseTraceparent(wire::Traceparent(*context));
+  Expect(again.has_value() && again->trace_id == context->trace_id &&
+             again->span_id == context->span_id && again->sampled == context->sampled,
+         "a trace context comes back as it went");
+}
+
+std::vector<std::string> TraceHeaderSeeds() {
+  return {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+          "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00-later",
+          "rojo=00f067aa0ba902b7,fw529a3039@dt=FfAuzg~ 1"};
+}
+
 }  // namespace
 
-std::vector<Target> WireTargets() { return {{"requests", Request, RequestSeeds}}; }
+std::vector<Target> WireTargets() {
+  return {{"requests", Request, RequestSeeds}, {"traces", TraceHeader, TraceHeaderSeeds}};
+}
 
 }  // namespace prefixd::fuzz

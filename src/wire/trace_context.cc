@@ -1,11 +1,11 @@
-#include "daemon/tracing/trace_context.h"
+#include "wire/trace_context.h"
 
 #include <algorithm>
 
 #include "base/bytes.h"
 #include "base/status.h"
 
-namespace prefixd::daemon {
+namespace prefixd::wire {
 namespace {
 
 constexpr size_t kVersionDigits = 2, kTraceDigits = 32, kSpanDigits = 16, kFlagsDigits = 2;
@@ -90,4 +90,4 @@ std::string Traceparent(const TraceContext& context) {
                       context.sampled ? "-01" : "-00");
 }
 
-}  // namespace prefixd::daemon
+}  // namespace prefixd::wire

@@ -1,5 +1,5 @@
 // traceparent and tracestate, by the examples and rules of https://www.w3.org/TR/trace-context/.
-#include "daemon/tracing/trace_context.h"
+#include "wire/trace_context.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 
-namespace prefixd::daemon {
+namespace prefixd::wire {
 namespace {
 
 const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736", kSpan = "00f067aa0ba902b7";
@@ -118,4 +118,4 @@ TEST(TraceContextTest, AListOfKeysAndValuesIsATracestate) {
 }
 
 }  // namespace
-}  // namespace prefixd::daemon
+}  // namespace prefixd::wire

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace prefixd::daemon {
+namespace prefixd::wire {
 
 using TraceId = std::array<std::byte, 16>;
 using SpanId = std::array<std::byte, 8>;
@@ -33,4 +33,4 @@ bool IsTracestate(std::string_view text);
 // The value of traceparent for the bearer of this context.
 std::string Traceparent(const TraceContext& context);
 
-}  // namespace prefixd::daemon
+}  // namespace prefixd::wire
