@@ -85,6 +85,12 @@ void prefixd_stats(const prefixd_client* client, prefixd_counts* out) {
   });
 }
 
+prefixd_status prefixd_set_trace(const char* traceparent, const char* tracestate) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&] {
+    return Tell(prefixd::SetTrace(Text(traceparent), Text(tracestate)));
+  });
+}
+
 prefixd_status prefixd_digest_checkpoint(const char* directory, uint8_t digest[32]) {
   return Guarded<prefixd_status>(PREFIXD_INTERNAL, [&] {
     return GiveDigest(prefixd::DigestCheckpoint(Text(directory)), digest);

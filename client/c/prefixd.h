@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 13
+#define PREFIXD_ABI_VERSION 14
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -115,6 +115,14 @@ typedef struct prefixd_counts {
   uint64_t staging_bytes;  // granted by the daemon
 } prefixd_counts;
 PREFIXD_API void prefixd_stats(const prefixd_client* client, prefixd_counts* out);
+
+// Names the trace to which the calls of this thread belong from now on, by the headers traceparent
+// and tracestate (W3C Trace Context) of the engine's request: a daemon that exports spans puts its
+// own below. It goes with what those calls do in threads of the library, too. An empty traceparent,
+// or NULL, ends it. PREFIXD_INVALID_ARGUMENT if the traceparent is not well formed: the thread's
+// calls belong to no trace then. A tracestate that is not well formed, or NULL, is left out. Since
+// version 14.
+PREFIXD_API prefixd_status prefixd_set_trace(const char* traceparent, const char* tracestate);
 
 // Gives the SHA-256 of the tensors of a checkpoint directory (*.safetensors), remembered by inode,
 // size and time, or of a file.

@@ -21,6 +21,7 @@
 #include "fd_exchange.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "raw_stream.h"
+#include "trace.h"
 #include "wire/bearer.h"
 #include "wire/grpc_status.h"
 #include "wire/target.h"
@@ -83,6 +84,7 @@ class Connection {
                              const Request& request, base::Deadline deadline) {
     grpc::ClientContext context;
     context.set_deadline(WallClock(deadline));
+    CarryTrace(&context);
     Reply reply;
     absl::Status status = wire::FromGrpc((*stub_.*method)(&context, request, &reply));
     if (!status.ok()) return status;

@@ -81,7 +81,11 @@ void Core::StartLoad(const std::shared_ptr<FetchedPages>& load) {
     std::erase_if(loading_, [](const std::weak_ptr<FetchedPages>& kept) { return kept.expired(); });
     loading_.push_back(load);
   }
-  if (!loads_.Post([load] { load->Run(); })) load->Cancel();
+  const auto run = [load, trace = TraceOfThread()] {
+    const TraceScope scope(trace);
+    load->Run();
+  };
+  if (!loads_.Post(run)) load->Cancel();
 }
 
 void Core::Stop() {

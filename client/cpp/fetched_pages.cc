@@ -81,6 +81,7 @@ bool FetchedPages::FetchOnce() {
   request.set_seeded_sums(true);
   grpc::ClientContext context;
   context.set_deadline(WallClock(plan_.deadline));
+  CarryTrace(&context);
   {
     base::MutexLock lock(mutex_);
     if (progress_.closed()) return false;

@@ -265,6 +265,7 @@ class Publication {
   absl::Status Put(const v1::CommitRequest& header, const std::vector<CutPage>& pages) {
     grpc::ClientContext context;
     context.set_deadline(WallClock(request_.deadline));
+    CarryTrace(&context);
     RawStream stream(core_.connection()->page_channel(), "/prefixd.v1.PrefixCache/Put", &context);
     v1::PutChunk first;
     *first.mutable_header() = header;

@@ -89,8 +89,11 @@ std::unique_ptr<BackgroundStore> BackgroundStore::Start(const std::shared_ptr<St
   // If the task is dropped, its promise goes too and ends the wait.
   auto promise = std::make_shared<std::promise<void>>();
   store->ended_ = promise->get_future();
-  const bool begun = job->core->StartStore([job, promise] {
-    job->Run();
+  const bool begun = job->core->StartStore([job, promise, trace = TraceOfThread()] {
+    {
+      const TraceScope scope(trace);
+      job->Run();
+    }
     job->core = nullptr;  // this is one of the core's threads and must not end them
     promise->set_value();
   });

@@ -39,6 +39,7 @@ struct DaemonOptions {
   uint64_t ram_bytes = uint64_t{256} << 20;
   double coarser_above = 0;              // of cache::Options
   std::optional<daemon::Token> token{};  // of TCP on any port; none: no TCP
+  daemon::Tracer* tracer = nullptr;      // outlives the daemon; null: no call is traced
 };
 
 // A daemon's life: a cache behind a server on `socket`.
@@ -64,6 +65,7 @@ class Daemon {
     server_options.admin_socket = wire::AdminSocketOf(socket);
     server_options.threads = 8;
     server_options.token = with.token;
+    server_options.tracer = with.tracer;
     if (with.token.has_value()) server_options.listen = "127.0.0.1:0";
     auto server = daemon::Server::Start(cache_.get(), server_options);
     if (!server.ok()) ADD_FAILURE() << server.status();

@@ -117,6 +117,13 @@ struct SpaceSpec {
 
 // --- requests ---
 
+// Names the trace to which the calls of this thread belong from now on, by the headers traceparent
+// and tracestate (W3C Trace Context) of the engine's request: a daemon that exports spans puts its
+// own below. It goes with what those calls do in threads of the library, too. An empty traceparent
+// ends it. InvalidArgument if the traceparent is not well formed: the thread's calls belong to no
+// trace then. A tracestate that is not well formed is left out. Costs a call nothing without.
+Status SetTrace(const std::string& traceparent, const std::string& tracestate = "");
+
 // Non-token input (an image) under the placeholder tokens [start, start + length). `item_offset`:
 // how much of the item stands before `start`.
 struct Content {

@@ -42,6 +42,7 @@ from ._plan import CommitInfo, Plan, Run
 from ._rope import rope_of
 from ._set import acquire_set
 from ._space import Space
+from ._trace import trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -82,4 +83,5 @@ __all__ = [
     "q8_0",
     "raw",
     "rope_of",
+    "trace",
 ]

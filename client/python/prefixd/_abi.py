@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 13
+ABI_VERSION = 14
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -328,6 +328,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "attached": (c_int32, (_HANDLE, c_uint32), 0),
     "not_shared": (c_int32, (_HANDLE, c_char_p, c_char_p), UNAVAILABLE),
     "stats": (None, (_HANDLE, _STRUCT), None),
+    "set_trace": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
     "digest_checkpoint": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
     "digest_file": (c_int32, (c_char_p, c_char_p), UNAVAILABLE),
     "row_bytes": (Row, (POINTER(TensorFormat), c_uint32), None),
@@ -405,6 +406,7 @@ _QUICK = (
     "llama_space",
     "missing",
     "missing_formats",
+    "set_trace",
     "snapshots_wanted",
 )
 
@@ -421,6 +423,7 @@ class Library:
     attached: Callable[..., int]
     not_shared: Callable[..., int]
     stats: Callable[..., None]
+    set_trace: Callable[..., int]
     digest_checkpoint: Callable[..., int]
     digest_file: Callable[..., int]
     row_bytes: Callable[..., Row]

@@ -13,6 +13,7 @@ from . import _abi, _planes, _rows
 from ._errors import Error
 from ._numbers import UINT32, _ms, _number
 from ._planes import Array, Arrays, Tensor
+from ._trace import follow
 
 
 class Run(NamedTuple):
@@ -222,6 +223,7 @@ class Plan:
         deadline = _ms("commit: deadline_ms", deadline_ms)
         options = _abi.CommitOptions(sequence_end=sequence_end, deadline_ms=deadline)
         info = _abi.CommitInfo()
+        follow(self._lib)
         status = self._lib.commit(
             held.pointer, index(tokens), ctypes.addressof(options), ctypes.addressof(info)
         )

@@ -10,6 +10,7 @@ from ._errors import Error
 from ._formats import Content, Format
 from ._lease import Lease
 from ._space import Formats, Space, Tokens, _nothing_asked, _packed, _set_loading
+from ._trace import follow
 
 
 def acquire_set(
@@ -61,6 +62,7 @@ def acquire_set(
                 for handle, lookup in zip(held, lookups)
             )
         )
+        follow(lib)
         status = lib.acquire_set(
             ctypes.addressof(members),
             len(spaces),

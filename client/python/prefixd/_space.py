@@ -16,6 +16,7 @@ from ._lease import Lease, Match, match_of
 from ._numbers import UINT32, _ms, _number, _real
 from ._plan import Plan
 from ._planes import tensors_of
+from ._trace import follow
 
 Tokens = Union[Sequence[int], NDArray[Any]]
 Formats = Union[int, str, Format, Iterable[Union[int, str, Format]]]
@@ -146,6 +147,7 @@ class Space:
         lookup = self._lookup(content, max_cached_tokens, deadline_ms, readable, request_id)
         _set_loading(lookup, load_deadline_ms, prefill_tokens_per_s, wait_pending_ms)
         space = self._held
+        follow(self._lib)
         pointer = self._lib.acquire(
             space and space.pointer,
             packed,
@@ -192,6 +194,7 @@ class Space:
             coarser_formats=self._mask(coarser) if coarser else 0,
         )
         space = self._held
+        follow(self._lib)
         pointer = self._lib.reserve(
             space and space.pointer, packed, len(packed) // 4, ctypes.addressof(options)
         )
@@ -230,6 +233,7 @@ class Space:
 
     def _ask(self, function: Callable[..., int], packed: bytes, lookup: _abi.Lookup, out: Any) -> int:
         space = self._held
+        follow(self._lib)
         return function(
             space and space.pointer,
             packed,

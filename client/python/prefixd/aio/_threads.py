@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -36,8 +37,9 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="prefixd-aio")
 
     def submit(self, call: Callable[[], _R]) -> Future[_R]:
+        """`call` sees the caller's context variables, its trace among them."""
         try:
-            return self._pool.submit(call)
+            return self._pool.submit(copy_context().run, call)
         except RuntimeError:  # after close()
             raise Error("the client was closed") from None
 
