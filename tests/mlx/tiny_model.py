@@ -6,6 +6,7 @@ model's vocabulary: it is never generated, and an answer is as long as it was as
 """
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,3 +120,7 @@ def words(tokens: list[int]) -> str:
 
 def tokens(text: str) -> list[int]:
     return [int(word[1:]) for word in text.split()]
+
+
+if __name__ == "__main__":  # client/examples/PYTHON.md: tiny_model.py DIRECTORY
+    print(write_checkpoint(Path(sys.argv[1])))
