@@ -57,6 +57,12 @@ uint64_t PartOfMessages(const ServerOptions& options) {
   return options.listen.empty() ? options.message_bytes : options.message_bytes / 2;
 }
 
+// Returns that of workers on TCP. gRPC counts what it read until it is freed: one Put keeps several
+// pieces, and TLS has buffers of its own. With less than this, gRPC cuts off a worker that is alone.
+uint64_t TcpMessages(const ServerOptions& options) {
+  return std::max(PartOfMessages(options), options.token_message_bytes + 8 * wire::kMaxPieceBytes);
+}
+
 class GrpcServer final : public Server {
  public:
   GrpcServer(cache::Cache* cache, const ServerOptions& options)
@@ -88,7 +94,7 @@ class GrpcServer final : public Server {
             return gate_.CheckSession(context, session);
           });
     }
-    tcp_messages_.Resize(PartOfMessages(options));
+    tcp_messages_.Resize(TcpMessages(options));
     admin_messages_.Resize(kAdminMessageBytes);
   }
   ~GrpcServer() override { Stop(); }

@@ -39,8 +39,9 @@ struct ServerOptions {
   int max_sessions = 512;
   uint64_t token_message_bytes = wire::TokenMessageBytes(~uint64_t{0});  // largest message
   // Bytes that workers may have sent of messages that are not whole; on the unix socket at least
-  // one of the largest. TCP has a half if it is served. Beyond that, on the unix socket the
-  // connection that has most is cut (inbound.h), on TCP gRPC cancels calls of somebody there.
+  // one of the largest. TCP has a half if it is served, but at least one of the largest and 8 MiB.
+  // Beyond that, on the unix socket the connection that has most is cut (inbound.h), on TCP gRPC
+  // cancels calls of somebody there.
   uint64_t message_bytes = uint64_t{96} << 20;
   std::chrono::microseconds slow_request{0};  // longer lookups and commits are warned of; 0: none
   Tracer* tracer = nullptr;                   // must outlive the server; null: no call is traced
