@@ -4,9 +4,7 @@
 
 #include <array>
 #include <ctime>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +15,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "daemon/whole_file.h"
 #include "grpc/grpc_security.h"
 
 namespace prefixd::daemon {
@@ -38,10 +37,9 @@ absl::Status Bad(const std::string& path, const std::string& why) {
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) return Bad(path, "cannot be read");
-  return text.str();
+  absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (text.ok()) return text;
+  return absl::FailedPreconditionError(absl::StrCat("tls: ", text.status().message()));
 }
 
 Bio BioOf(const std::string& text) {

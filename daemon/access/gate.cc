@@ -4,8 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -17,6 +15,7 @@
 #include "daemon/listen_address.h"
 #include "daemon/stream_limit.h"
 #include "daemon/unix_listener.h"
+#include "daemon/whole_file.h"
 #include "wire/bearer.h"
 
 namespace prefixd::daemon {
@@ -73,12 +72,11 @@ Gate::Mark Gate::MarkOfFile() const {
 }
 
 absl::StatusOr<Principals> Gate::ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat("access: ", path, " cannot be read"));
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("access: ", text.status().message()));
   }
-  absl::StatusOr<Principals> read = Principals::Parse(text.str());
+  absl::StatusOr<Principals> read = Principals::Parse(*text);
   if (read.ok()) return read;
   return absl::InvalidArgumentError(
       absl::StrCat("access: ", path, ": ", std::string(read.status().message())));

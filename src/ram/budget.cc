@@ -58,7 +58,7 @@ absl::StatusOr<BudgetShares> Recut(uint64_t ram_budget_bytes, const BudgetShares
         " are kept for staging, the SSD tier and the history of answers, whether in use or not, "
         "since the start, and pages get half of a budget or more. While prefixd runs the least is ",
         base::FormatBytes(LeastBudget(opened)),
-        "; a start with --ram of that size cuts all of it anew"));
+        "; to go below that, start prefixd again with a smaller --ram"));
   }
   BudgetShares shares = opened;
   shares.index_bytes = IndexShare(ram_budget_bytes);

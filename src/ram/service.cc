@@ -209,9 +209,11 @@ absl::Status Arena::Resize(uint64_t capacity_bytes) {
   const uint64_t least = SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
   const uint64_t most = shape_.slabs * shape_.slab_bytes + least;
   if (capacity_bytes < least || capacity_bytes > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "arena: capacity ", base::FormatBytes(capacity_bytes), ", this file can serve ",
-        base::FormatBytes(least), " to ", base::FormatBytes(most)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("arena: pages would have ", base::FormatBytes(capacity_bytes),
+                     " of that budget. The arena's file has room for ", base::FormatBytes(least),
+                     " to ", base::FormatBytes(most),
+                     " since the start: for others, start prefixd again with that --ram"));
   }
   base::MutexLock lock(mutex_);
   capacity_bytes_ = capacity_bytes;

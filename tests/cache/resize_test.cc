@@ -1,10 +1,13 @@
 // Budgets that change while the cache is open, and gauges that say where every byte is.
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 
 #include "shared_fixture.h"
 
 namespace prefixd::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 class ResizeTest : public SharedCacheTest {
  protected:
@@ -99,10 +102,15 @@ TEST_F(ResizeTest, WhatCannotBeResizedIsSaid) {
   EXPECT_EQ(cache_->SetBudgets(0, uint64_t{1} << 30).status().code(),
             absl::StatusCode::kFailedPrecondition);
   Open(SharedWithSsd());
-  EXPECT_EQ(cache_->SetBudgets(1000, 0).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cache_->SetBudgets(0, 1000).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cache_->SetBudgets(uint64_t{1} << 60, 0).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  const auto refusal = [this](uint64_t ram_bytes, uint64_t ssd_bytes) {
+    const absl::Status status = cache_->SetBudgets(ram_bytes, ssd_bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  // What to do instead is said, both ways.
+  EXPECT_THAT(refusal(1000, 0), HasSubstr("to go below that, start prefixd again with a smaller"));
+  EXPECT_THAT(refusal(0, 1000), HasSubstr("too little"));
+  EXPECT_THAT(refusal(uint64_t{1} << 60, 0), HasSubstr("start prefixd again with that --ram"));
 }
 
 TEST_F(ResizeTest, TwoBudgetsAreSetBothOrNeither) {
