@@ -172,8 +172,16 @@ int Rank(const Finding& finding) {
 }  // namespace
 
 std::vector<Finding> Examine(const Host& host, const DaemonView& daemon, bool disk) {
-  const Wanted wanted = WantedOf(host, daemon);
   std::vector<Finding> findings = {Reached(host, daemon)};
+  if (daemon.stats.ok() && !TellsSums(*daemon.stats)) {
+    findings.push_back({.name = "budgets, settings",
+                        .verdict = Verdict::kUnknown,
+                        .found = "not told to a caller of one tenant",
+                        .change = "run it on prefixd's host, on its admin socket",
+                        .worth = 99});
+    return findings;
+  }
+  const Wanted wanted = WantedOf(host, daemon);
   const auto add = [&](std::vector<Finding> more) {
     std::ranges::move(more, std::back_inserter(findings));
   };

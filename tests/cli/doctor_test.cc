@@ -188,6 +188,17 @@ TEST_F(DoctorTest, WhatPrefixdKnowsToBeWrongIsToldAndAnotherVersion) {
   EXPECT_THAT(Only().change, HasSubstr("restart prefixd"));
 }
 
+TEST_F(DoctorTest, ACallerOfOneTenantIsToldThatNothingCanBeExaminedAndNoGuess) {
+  const std::string version = stats_.version();
+  stats_.Clear();
+  stats_.set_version(version);
+  const std::vector<Finding> findings = Findings();
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(Find("prefixd").verdict, Verdict::kFine);
+  EXPECT_EQ(Find("budgets, settings").verdict, Verdict::kUnknown);
+  EXPECT_FALSE(AnyWrong(findings));
+}
+
 TEST_F(DoctorTest, WhatIsWrongComesFirstThenWhatIsWorthMost) {
   Write("/proc/meminfo", "MemAvailable: 16777216 kB\nSwapTotal: 1048576 kB\n");
   host_.spaces["/dev/shm"].free_bytes = kGiB;

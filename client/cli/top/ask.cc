@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "client/cli/views.h"
 #include "wire/admin.h"
 #include "wire/bearer.h"
 
@@ -46,6 +47,10 @@ class Asker {
     if (calls_ == nullptr) PREFIXD_RETURN_IF_ERROR(Connect());
     Sample sample;
     PREFIXD_ASSIGN_OR_RETURN(sample.stats, calls_->GetStats());
+    if (!TellsSums(sample.stats)) {
+      return absl::PermissionDeniedError(
+          "what top shows is not told to a caller of one tenant: see prefixctl spaces");
+    }
     sample.at = std::chrono::steady_clock::now().time_since_epoch();
     PREFIXD_ASSIGN_OR_RETURN(sample.health, calls_->Health());
     PREFIXD_ASSIGN_OR_RETURN(const v1::ListSessionsReply sessions,
