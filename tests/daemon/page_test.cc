@@ -393,6 +393,9 @@ TEST(RequestStoryTest, AMissSaysThatTheWorkerComputesAll) {
   block::PastAnswer past;
   past.requested_tokens = 10;
   EXPECT_THAT(StoryOf(past).back().text, HasSubstr("computes the whole prompt"));
+  EXPECT_THAT(StoryOf(past)[1].text, HasSubstr("prefixctl spaces --explain"));
+  past.match.matched_tokens = 5;
+  EXPECT_THAT(StoryOf(past)[1].text, Not(HasSubstr("--explain")));
   EXPECT_THAT(PhasesOf(past), IsEmpty());
 }
 
