@@ -100,8 +100,11 @@ RamFit FitRam(const TraceShape& shape, uint64_t blocks, uint64_t longest, bool h
       std::max(ram::kMinRamBudget, 16 * kIndexOfReservedToken * longest * shape.tokens());
   wanted.shape.page_bytes = kUnit;
   const uint64_t least = (PagesIn(least_ram, wanted) / (blocks * shape.kv_blocks) + 1) * kUnit;
-  for (uint64_t step = 0; step < kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {
-    wanted.shape.page_bytes = std::max(shape.page_bytes, least) + step * kUnit;
+  const uint64_t from = std::max(shape.page_bytes, least);
+  for (uint64_t step = 0; step < 2 * kSizesTried && best.blocks * 1000 < blocks * 997; ++step) {
+    // An arena of less than half a GiB has 32 slabs, however large their pages.
+    wanted.shape.page_bytes =
+        step < kSizesTried ? from + step * kUnit : from * (step - kSizesTried + 2);
     const uint64_t ram = SmallestRam(blocks * shape.kv_blocks, least_ram, wanted);
     // Never more than was asked for: the smallest budget that would hold more, less a byte.
     for (const uint64_t candidate : {ram, ram - 1}) {
