@@ -42,6 +42,7 @@ class Tensor:
     dim: int = 0  # elements of a row
     tiled: bool = False  # its pages are tiled
     transposed: bool = False  # its pages are transposed
+    format: TensorFormat | None = None  # None if it is not stored
 
     @property
     def row_bytes(self) -> int:
@@ -69,6 +70,7 @@ def tensors_of(
             dim=dim,
             tiled=layout == _TILED_PAGES,
             transposed=layout == _TRANSPOSED,
+            format=format,
         )
 
     return tuple(
