@@ -19,7 +19,7 @@ from transformers import DynamicCache
 MIB = 1 << 20
 
 
-class InPlace(TransformersTest):
+class InPlaceTest(TransformersTest):
     def setUp(self) -> None:
         self.calls = 0
         plain = attention._in_place
@@ -45,6 +45,8 @@ class InPlace(TransformersTest):
         self.assertTrue(any(isinstance(layer, Paged) for layer in cache.layers))
         return model, turn, cache
 
+
+class InPlace(InPlaceTest):
     def test_V8_text_is_the_same_and_only_an_unfinished_block_is_copied(self):
         for name in models.NAMES:
             with self.subTest(model=name):

@@ -1,18 +1,113 @@
 """prefixd.transformers with models on a GPU. Skipped, and said so, where torch sees none: CPU tests
 run again there, and beside them what is a GPU's own."""
 
+import signal
 import unittest
 
 import models
+import prefixd.torch
+import test_attention
 import test_batches
 import test_prefix_cache
 import test_quantized
+import test_tensors
 import torch
 from models import answer, prompt
+from prefixd import mlx_affine
+from prefixd.transformers.paged_layers import Paged
 from support import TransformersTest
+from test_tensors import DIM, HEADS, LAYERS, TOKENS
 from transformers import DynamicCache
 
 on_a_gpu = unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")
+with_kernels = unittest.skipUnless(
+    torch.cuda.is_available() and not prefixd.torch.why_no_gpu(),
+    "no GPU that libprefixd_cuda.so can use",
+)
+
+
+@with_kernels
+class LoadingOnAGpu(test_tensors.Loading):
+    device = "cuda"
+
+    def test_layers_arrive_one_by_one_behind_what_the_stream_was_told(self):
+        lease, _ = self.stored([mlx_affine(8, 64, "bfloat16")], 1)
+        want = [self.gathered(lease, layer) for layer in range(LAYERS)]
+        shape = (LAYERS, 2, HEADS, TOKENS, DIM)
+        sides = torch.zeros(shape, dtype=torch.bfloat16, device=self.device)
+        torch.cuda._sleep(200_000_000)
+        sides.fill_(7)
+        load = prefixd.torch.load(lease, dict(enumerate(sides)))
+        lease.release()  # the load keeps the pages
+        self.assertFalse(load.ready(0))
+        beside = torch.cuda.Stream()
+        beside.wait_event(load.event(2))
+        with torch.cuda.stream(beside):
+            copy = sides.clone()
+        beside.synchronize()
+        self.assertTrue(load.ready(2))
+        for layer in range(LAYERS):
+            self.assertTrue(torch.equal(copy[layer].cpu(), want[layer]))
+        self.assertGreater(sum(load.end().values()), 0)
+
+    def test_pages_that_are_kept_come_from_the_gpu_the_second_time_and_are_right(self):
+        gpu = prefixd.torch.gpu()
+        if not gpu.keeps_pages:
+            gpu.keep_pages(64 << 20)
+        lease, _ = self.stored([mlx_affine(8, 64, "bfloat16")], 2)
+        want = [self.gathered(lease, layer) for layer in range(LAYERS)]
+        for time in range(2):
+            shape = (LAYERS, 2, HEADS, TOKENS, DIM)
+            sides = torch.zeros(shape, dtype=torch.bfloat16, device=self.device)
+            counts = prefixd.torch.load(lease, dict(enumerate(sides))).end()
+            self.assertEqual(counts["kept_bytes"] > 0, time == 1)
+            for layer in range(LAYERS):
+                self.assertTrue(torch.equal(sides[layer].cpu(), want[layer]))
+        gpu.forget_pages()
+
+    def test_the_daemons_memory_is_read_where_it_lies_once_it_is_pinned(self):
+        lease, _ = self.stored([mlx_affine(8, 64, "bfloat16")], 3)
+        client = self.client()
+        space = client.open_space(
+            model=f"tensors {self.id()}", weights=b"\1" * 32, layers=lease_layers()
+        )
+        with space.acquire(self.tokens(3), deadline_ms=30_000) as own:
+            self.assertEqual(own.wait_all(), TOKENS)
+            pinned = prefixd.torch.gpu().pin(client, own)
+            self.assertIsNotNone(pinned)
+            self.addCleanup(pinned.unpin)
+            sides = torch.zeros(2, HEADS, TOKENS, DIM, dtype=torch.bfloat16, device=self.device)
+            prefixd.torch.gpu().forget_pages()
+            counts = prefixd.torch.load(own, {0: sides}).end()
+            self.assertGreater(counts["pinned_bytes"], 0)
+            self.assertTrue(torch.equal(sides.cpu(), self.gathered(own, 0)))
+            done, size, why = pinned.progress()
+            self.assertEqual((done, why), (size, ""))
+
+
+def lease_layers():
+    return [prefixd.FullLayer(HEADS, DIM, DIM, [mlx_affine(8, 64, "bfloat16")])] * LAYERS
+
+
+@with_kernels
+class StoringOnAGpu(test_tensors.Storing):
+    device = "cuda"
+
+
+@with_kernels
+class AttentionOnAGpu(test_tensors.Attention):
+    device = "cuda"
+
+
+@with_kernels
+class AttentionOnKeptPages(test_tensors.Attention):
+    device = "cuda"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not prefixd.torch.gpu().keeps_pages:
+            prefixd.torch.gpu().keep_pages(64 << 20)
 
 
 @on_a_gpu
@@ -128,22 +223,6 @@ class OnAGpu(TransformersTest):
                         for mine, theirs in zip(one[side], other[side], strict=True):
                             self.assertTrue((mine == theirs).all())
 
-    def test_V8_attention_in_place_is_left_to_pytorch_and_gives_the_same_text(self):
-        """Its kernels are the CPU's: a model on a GPU gets copies, and SDPA."""
-        for name in ("llama", "gemma3"):
-            with self.subTest(model=name):
-                model = self.load(name, attn_implementation="prefixd")
-                ids = prompt(300, seed=84)
-                whole, _, _ = self.ask(self.shared(model), ids, 8)
-                turn = whole + prompt(11, seed=85)
-                cache = self.shared(model).fetch(turn)
-                self.assertEqual(cache.get_seq_length(), 307)
-                for layer in cache.layers:
-                    self.assertEqual(layer.keys.device, model.device)
-                out = models.generate(model, turn, 20, cache)
-                want = answer(self.load(name), turn, 20)
-                self.assertEqual(out.sequences[0].tolist(), want)
-
     def test_V8_pages_that_a_cpu_holds_in_place_follow_the_model_to_a_gpu(self):
         model = self.load("llama", attn_implementation="prefixd").cpu()
         whole, _, _ = self.ask(self.shared(model), prompt(300, seed=86), 8)
@@ -160,6 +239,49 @@ class OnAGpu(TransformersTest):
             self.assertEqual(shared.fetch(ids).get_seq_length(), 0)
         self.assertIn("its model moved to cuda:0", log.output[0])
         self.assertEqual(self.shared(model).fetch(ids).get_seq_length(), 99)
+
+
+@with_kernels
+class InPlaceOnAGpu(test_attention.InPlaceTest):
+    device = "cuda"
+
+    def test_V8_attention_reads_pages_in_device_memory_and_gives_the_same_text(self):
+        for name in models.NAMES:
+            for bits in (None, 8):
+                with self.subTest(model=name, bits=bits):
+                    model, turn, cache = self.warm(name, bits=bits, salt=f"{bits}")
+                    paged = sum(isinstance(layer, Paged) for layer in cache.layers)
+                    self.calls = 0
+                    out = models.generate(model, turn, 20, cache).sequences[0].tolist()
+                    self.assertEqual(self.calls, 19 * paged, "all but the rest of the prompt")
+                    copies = self.load(name)
+                    cache = self.shared(copies, bits=bits, salt=f"{bits}").fetch(turn)
+                    want = models.generate(copies, turn, 20, cache).sequences[0].tolist()
+                    self.assertEqual(out, want)
+
+    def test_V8_what_was_computed_behind_the_pages_is_stored(self):
+        model, turn, cache = self.warm("llama")
+        out = models.generate(model, turn, 200, cache)
+        whole = out.sequences[0].tolist()
+        shared = self.shared(model)
+        shared.store(whole, out.past_key_values)
+        found = self.ask(self.shared(model), whole, 8)
+        self.assertEqual(found[:2], (answer(self.load("llama"), whole, 8), len(whole) - 1))
+
+    def test_V8_pages_stay_readable_while_prefixd_is_killed_and_comes_back(self):
+        model, turn, cache = self.warm("llama", length=400)
+        want = answer(self.load("llama"), turn, 20)
+        self.daemon.stop(signal.SIGKILL)
+        self.start_daemon()
+        out = models.generate(model, turn, 20, cache)
+        self.assertEqual(out.sequences[0].tolist(), want)
+
+    def test_beams_get_copies(self):
+        model, turn, cache = self.warm("llama", salt="beams")
+        cache.batch_repeat_interleave(3)
+        more = {"num_beams": 3}
+        want = models.generate(self.load("llama"), turn, 8, **more).sequences
+        self.assertTrue(torch.equal(models.generate(model, turn, 8, cache, **more).sequences, want))
 
 
 def tensors_of(layer):

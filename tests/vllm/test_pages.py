@@ -95,6 +95,17 @@ class PagesOnTheCpu(DaemonTest):
         self.assertTrue(self.load(pages, 80, GIVEN, "rows"))
         self.assertTrue(torch.equal(pages.cache[GIVEN], before[TAKEN]))
 
+    def test_rows_are_found_where_they_stand_in_a_cache(self) -> None:
+        for dense, tokens in itertools.product((True, False), (16, 128)):
+            pages = self.fresh(Writer(), None, dense=dense, tokens=tokens)
+            assert isinstance(pages, RowPages)
+            for place, want in zip((pages.key, pages.value), pages.cache.chunk(2, -1), strict=True):
+                found = place.of_cache(pages.cache)
+                self.assertTrue(torch.equal(found, want.transpose(1, 2)))
+                self.assertEqual(found.data_ptr(), want.data_ptr())
+        scattered = self.fresh(Scatterer(), None, tokens=16)
+        self.assertIsNone(scattered.key.of_cache(scattered.cache))
+
     def test_pages_that_cannot_be_taken_apart_go_whole(self) -> None:
         pages = self.fresh(Opaque(), None, torch.bfloat16, tokens=64)
         before = pages.cache.clone()

@@ -1,5 +1,5 @@
-"""attn_implementation="prefixd": attention of prefixd's kernels on leased pages in place, beside
-transformers' SDPA for every other cache."""
+"""attn_implementation="prefixd": attention of prefixd's kernels on leased pages, on the CPU in
+place and on a GPU in device memory, beside transformers' SDPA for every other cache."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ..engine.tensors import as_numpy
+from .. import Error
 from .paged_layers import Paged, PagedTensor
 
 log = logging.getLogger("prefixd.transformers")
 
 NAME = "prefixd"
 _CHANGES_SCORES = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
+_MOST_ROWS_ON_A_GPU = 8  # its kernels decode; more rows are computed on a copy
 _said: set[str] = set()
 
 
@@ -60,15 +61,16 @@ def _in_place(
     table = layer.table
     if table is None or query.shape[0] != 1 or not _is_causal(layer, query.shape[2], mask):
         return None
-    rows = as_numpy(query[0].float().contiguous())
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = table.attend(rows, scale, torch.get_num_threads())
-    if out is None:
-        if table.error not in _said:
-            _said.add(table.error)
-            log.warning("attention copies what it reads: %s", table.error)
+    if query.device.type != "cpu" and query.shape[2] > _MOST_ROWS_ON_A_GPU:
         return None
-    return torch.from_numpy(out).to(query.dtype)[None]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    try:
+        return table.attend(query[0].transpose(0, 1), scale)[None]
+    except Error as error:
+        if str(error) not in _said:
+            _said.add(str(error))
+            log.warning("attention copies what it reads: %s", error)
+        return None
 
 
 def _is_causal(layer: Paged, rows: int, mask: torch.Tensor | None) -> bool:
@@ -81,8 +83,8 @@ def _is_causal(layer: Paged, rows: int, mask: torch.Tensor | None) -> bool:
     checked = getattr(mask, "prefixd_causal", None)  # a mask is that of many layers
     if checked is None:
         end = layer.get_seq_length()
-        at = torch.arange(end - rows, end)[:, None]
-        to = torch.arange(end - seen, end)[None, :]
+        at = torch.arange(end - rows, end, device=mask.device)[:, None]
+        to = torch.arange(end - seen, end, device=mask.device)[None, :]
         wanted = to <= at
         if layer.window:
             wanted &= to > at - layer.window

@@ -12,11 +12,11 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from .. import Client, Lease, rope_of
+from .. import Client, Error, Lease, rope_of
 from ..engine.formats import fitting
-from ..engine.paged import PageTable
 from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, Unsupported, block_tokens_for
 from ..engine.tensors import computed
+from ..torch import DevicePages, Table, why_no_gpu
 from . import attention, geometry, identity
 from .options import Options
 from .paged_layers import PagedLayer, PagedWindowLayer
@@ -146,6 +146,10 @@ class Core:
         attention. The cache keeps the lease. Returns False if some of it is gone by now."""
         origin = Origin.of(cache)
         try:
+            there = None
+            if self._device.type == "cuda":
+                rows = [at for at, one in enumerate(self.pages) if isinstance(one, RowPages)]
+                there = DevicePages(lease, rows, self._device)
             for index, pages in enumerate(self.pages):
                 at = self._layers[index]
                 if isinstance(pages, StatePages):
@@ -156,24 +160,27 @@ class Core:
                 window = pages.shape.window
                 layer = PagedWindowLayer(window, self.block_tokens) if window else PagedLayer()
                 copy = functools.partial(pages.gather, lease, index, count)
-                table = PageTable(lease, index, count, pages.heads())
-                layer.hold(table, tail, copy, pages.shape.dtype)
+                dtype = pages.shape.dtype
+                table = Table(lease, index, count, pages=there, dtype=dtype, window=window)
+                layer.hold(table, tail, copy, dtype)
                 cache.layers[at] = layer
                 origin.packed[index] = [tail.packed]
-        except Shorter as error:
+        except (Shorter, Error) as error:
             log.warning("%d tokens are computed again: %s", count, error)
             return False
         return True
 
     @property
     def reads_in_place(self) -> bool:
-        """True if attention is prefixd's own: attn_implementation="prefixd", on the CPU."""
+        """True if attention is prefixd's own: attn_implementation="prefixd", on the CPU or on a GPU
+        that libprefixd_cuda.so knows."""
         config = self.model.config.get_text_config(decoder=True)
         rows = [pages for pages in self.pages if isinstance(pages, RowPages)]
         return (
             config._attn_implementation == attention.NAME
             and len(set(self._layers)) == len(self._layers)  # no layer has rows and states
-            and all(pages.shape.device.type == "cpu" for pages in rows)
+            and all(pages.shape.device == self._device for pages in rows)
+            and (self._device.type == "cpu" or not why_no_gpu(self._device))
         )
 
     @property

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from ..engine.paged import PageTable
-from ..engine.tensors import as_numpy
+from ..torch import Table
 from .rows import Rows
 from .windows import Run, WindowLayer
 
@@ -34,8 +33,10 @@ class PagedTensor(torch.Tensor):
     side: int
 
     @staticmethod
-    def of(layer: Paged, side: int, shape: tuple[int, ...], dtype: torch.dtype) -> PagedTensor:
-        made = torch.Tensor._make_wrapper_subclass(PagedTensor, shape, dtype=dtype)
+    def of(layer: Paged, side: int, shape: tuple[int, ...], like: torch.Tensor) -> PagedTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            PagedTensor, shape, dtype=like.dtype, device=like.device
+        )
         made.layer, made.side = layer, side
         return made
 
@@ -73,20 +74,20 @@ class Paged:
     """What the two kinds of layers below have in common. copy_out() makes one an ordinary layer,
     for beams, batches and crops."""
 
-    _table: PageTable | None = None
+    _table: Table | None = None
     _copy: Callable[[], Rows]
     _tail: Rows
     _dtype: torch.dtype
     _window: int = 0
 
     def hold(
-        self, table: PageTable, tail: Rows, copy: Callable[[], Rows], dtype: torch.dtype
+        self, table: Table, tail: Rows, copy: Callable[[], Rows], dtype: torch.dtype
     ) -> None:
         """Goes on after the tokens of `table`. tail: the rows of its unfinished last block. copy:
         copies out the rows that the leased pages have of the layer."""
         self._table, self._tail, self._copy, self._dtype = table, tail, copy, dtype
         self.is_initialized = True
-        self.dtype, self.device = dtype, torch.device("cpu")
+        self.dtype, self.device = dtype, table.device
         self.cumulative_length = table.tokens
 
     @property
@@ -95,7 +96,7 @@ class Paged:
         return self._window
 
     @property
-    def table(self) -> PageTable | None:
+    def table(self) -> Table | None:
         return self._table
 
     @property
@@ -140,10 +141,7 @@ class Paged:
         """Returns a copy of the rows behind the leased ones."""
         assert self._table is not None
         key, value = self._table.own_rows()
-        return (
-            torch.from_numpy(key).view(self._dtype)[None],
-            torch.from_numpy(value).view(self._dtype)[None],
-        )
+        return key[None], value[None]
 
     def copy_out(self, device: torch.device | None = None) -> None:
         """Makes the layer an ordinary one, on the device if the model has moved there."""
@@ -163,16 +161,16 @@ class Paged:
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         table = self._table
-        others = key_states.dtype != self._dtype or key_states.device.type != "cpu"
+        others = key_states.dtype != self._dtype or key_states.device != self.device
         if table is None or key_states.shape[0] != 1 or others:
             self.copy_out(key_states.device)
             return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[misc]
-        table.append(as_numpy(key_states[0]), as_numpy(value_states[0]))
+        table.append(key_states[0].detach(), value_states[0].detach())
         self.cumulative_length = table.tokens
         new = key_states.shape[-2]
         self._seen = min(self._window - 1 + new, table.tokens) if self._window else table.tokens
         keys, values = (
-            PagedTensor.of(self, side, (*one.shape[:2], self._seen, one.shape[3]), one.dtype)
+            PagedTensor.of(self, side, (*one.shape[:2], self._seen, one.shape[3]), one)
             for side, one in enumerate((key_states, value_states))
         )
         return keys, values

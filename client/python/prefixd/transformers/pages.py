@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicLayer
 from .. import FullLayer, Layer, Lease, Plan, SlidingLayer, StateLayer
 from ..engine import rows
 from ..engine.formats import RAW, TensorFormat, as_format
-from ..engine.paged import Heads
 from ..engine.spaces import Unsupported
 from ..engine.tensors import DTYPES, bytes_of, to_host
 from .geometry import RowShape, StateShape
@@ -36,13 +35,6 @@ class RowPages:
         if shape.window:
             return SlidingLayer(*heads_and_dims, formats, window=shape.window)
         return FullLayer(*heads_and_dims, formats)
-
-    def heads(self) -> Heads:
-        """Returns the shape that attention on pages wants."""
-        shape, dtype = self.shape, DTYPES[self.shape.dtype]
-        formats = tuple(as_format(form, dtype) for form in self.ladder)
-        element = formats[0].key.part_dtypes()[0]
-        return Heads(shape.kv_heads, shape.key_dim, shape.value_dim, element, formats, shape.window)
 
     def take(self, layer: Any, row: int, pad: int, sequences: int) -> Rows:
         """Returns what a layer of a cache of so many sequences holds of number `row`, behind `pad`

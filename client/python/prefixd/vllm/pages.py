@@ -9,6 +9,7 @@ layout alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from ..engine.tensors import (
     to_device,
     to_host_behind,
 )
+from ..torch import why_no_gpu
 from .packing import form_of
 
 Rows = NDArray[Any]
@@ -75,6 +77,27 @@ class Place:
             pages[which[:, None], self._index(pages)] = given.reshape(len(which), -1)
         else:
             self._elements(pages).index_copy_(0, which, given)
+
+    def of_cache(self, cache: torch.Tensor) -> torch.Tensor | None:
+        """Returns the elements [pages, tokens, heads, dim] of a cache [pages, ...] in place; None
+        if those of a row are not side by side, or others are in no regular order."""
+        if self.strides is None:
+            return None
+        shape = cache.shape[1:]
+        reach = first = _unravel(self.offset, shape)
+        places = []
+        for size, stride in zip(self.shape, self.strides):
+            step = _unravel(stride, shape)
+            reach = [at + (size - 1) * one for at, one in zip(reach, step)]
+            places.append(_dot(step, cache.stride()[1:]))
+        if any(at >= size for at, size in zip(reach, shape)) or self.shape[2] > 1 != places[2]:
+            return None
+        heads, tokens, dim = self.shape
+        return cache.as_strided(
+            (cache.shape[0], tokens, heads, dim),
+            (cache.stride(0), places[1], places[0], 1),
+            cache.storage_offset() + _dot(first, cache.stride()[1:]),
+        )
 
     def _elements(self, pages: torch.Tensor) -> torch.Tensor:
         shape = (pages.shape[0], *self.shape)
@@ -131,6 +154,11 @@ class RowPages:
         """Fills the pages with tokens [begin, end) of the lease, behind what the current stream was
         told so far. Returns False, with nothing written, if the lease does not have them."""
         cache = self.cache
+        sides = self._on_a_gpu
+        if sides is not None:
+            # Entries for the tokens before `begin` are not read.
+            table = [0] * (begin // self.key.shape[1]) + pages.tolist()
+            return rows.load_into(lease, layer, begin, end, sides, table=table)
         found = rows.gather(
             lease,
             layer,
@@ -145,6 +173,15 @@ class RowPages:
         if found is not None:
             self.put(pages, found)
         return found is not None
+
+    @functools.cached_property
+    def _on_a_gpu(self) -> list[torch.Tensor] | None:
+        """K and V [pages, tokens, heads, dim] in place, if prefixd's kernels can fill them."""
+        if self.cache.device.type != "cuda" or why_no_gpu(self.cache.device):
+            return None
+        found = [place.of_cache(self.cache) for place in (self.key, self.value)]
+        sides = [side for side in found if side is not None]
+        return sides if len(sides) == 2 else None
 
     def put(self, pages: torch.Tensor, sides: rows.Sides) -> None:
         """Writes K and V [1, heads, tokens, dim], on the device of the pages, into them."""
@@ -224,6 +261,19 @@ class StatePages:
 
 
 LayerPages = RowPages | WholePages
+
+
+def _unravel(place: int, shape: Sequence[int]) -> list[int]:
+    """Returns the index of the element that is number `place` in order."""
+    index = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        index.append(at)
+    return index[::-1]
+
+
+def _dot(index: Sequence[int], strides: Sequence[int]) -> int:
+    return sum(at * stride for at, stride in zip(index, strides))
 
 
 def _layer(
