@@ -118,7 +118,7 @@ struct LogSink::State {
   const LogLimits limits;
   const bool color;
 
-  base::Mutex format_mutex;
+  base::Mutex format_mutex{"LogSink::format_mutex"};
   std::unique_ptr<spdlog::formatter> formatter PREFIXD_GUARDED_BY(format_mutex) =
       std::make_unique<spdlog::pattern_formatter>(kPattern);
 

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/lock_order.h"
+
 #if defined(__clang__)
 #define PREFIXD_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -38,21 +40,30 @@ class HoldGauge {
 
 class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
-  Mutex() = default;
+  // `name` tells mutexes of one class apart where one is taken while another is held: see
+  // lock_order.h. Nothing is given for `file` and `line`.
+  explicit Mutex(const char* name = nullptr, const char* file = __builtin_FILE(),
+                 uint32_t line = __builtin_LINE())
+      : class_(name, file, line) {}
   // Reports each hold time to `gauge`, which must outlive the mutex. Costs two clock reads a hold.
-  explicit Mutex(HoldGauge* gauge) : gauge_(gauge) {}
+  explicit Mutex(HoldGauge* gauge, const char* name = nullptr, const char* file = __builtin_FILE(),
+                 uint32_t line = __builtin_LINE())
+      : gauge_(gauge), class_(name, file, line) {}
   void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) {
+    class_.Locking();
     mutex_.lock();
     if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
   }
   void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) {
     if (gauge_ != nullptr) gauge_->Note(std::chrono::steady_clock::now() - since_);
     mutex_.unlock();
+    class_.Unlocked();
   }
 
  private:
   std::mutex mutex_;
   HoldGauge* const gauge_ = nullptr;
+  [[no_unique_address]] const LockClass class_;
   std::chrono::steady_clock::time_point since_;  // guarded by the mutex itself
 };
 

@@ -404,7 +404,7 @@ struct PrefixIndex::Impl {
   Ages ages PREFIXD_GUARDED_BY(mutex);
   std::atomic<uint64_t> last_event{0};
   EventLog events PREFIXD_GUARDED_BY(mutex){options.max_events, &last_event};
-  base::Mutex drop_mutex;  // held by DropOnSsd, taken before `mutex`
+  base::Mutex drop_mutex{"Index::drop_mutex"};  // held by DropOnSsd, taken before `mutex`
   // What the DropOnSsd under way drops, so that it does not miss snapshots that change their block
   // meanwhile; null if none is.
   IsDropped dropping PREFIXD_GUARDED_BY(mutex);

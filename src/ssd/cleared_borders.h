@@ -69,7 +69,7 @@ class BorderFiles {
 
   const std::string directory_;
   const FileLayer* const files_;
-  base::Mutex write_mutex_;
+  base::Mutex write_mutex_{"ClearedBorders::write_mutex_"};
   mutable base::Mutex mutex_;
   Content content_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t changes_ PREFIXD_GUARDED_BY(mutex_) = 0, saved_changes_ PREFIXD_GUARDED_BY(mutex_) = 0;

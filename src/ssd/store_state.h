@@ -53,7 +53,7 @@ struct StoreState {
   std::atomic<uint64_t> writer_bytes{0};   // buffers of the one open writer
   std::atomic<uint64_t> reader_bytes{0};   // readahead of records
 
-  base::Mutex open_mutex;  // held while the database is opened
+  base::Mutex open_mutex{"StoreState::open_mutex"};  // held while the database is opened
   base::HoldGauge longest_hold;
   mutable base::Mutex mutex{&longest_hold};
   TableDbPtr table_db PREFIXD_GUARDED_BY(mutex);

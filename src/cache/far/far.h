@@ -72,7 +72,8 @@ class Generations {
 
   Context* const context_;
   Wishes wishes_;
-  base::Mutex keeping_mutex_;  // held while files are written; taken before mutex_
+  // Held while files are written; taken before mutex_.
+  base::Mutex keeping_mutex_{"Far::keeping_mutex_"};
   mutable base::Mutex mutex_;
   absl::flat_hash_map<block::SpaceId, Known> known_ PREFIXD_GUARDED_BY(mutex_);
   std::set<block::SpaceId> waiting_ PREFIXD_GUARDED_BY(mutex_);  // to be raised

@@ -34,7 +34,8 @@ class Dropper {
   Context* const context_;
   std::atomic<uint64_t> failed_{0};
   std::atomic<bool> runs_{false};  // Run() was called
-  base::Mutex step_mutex_;         // held during a step, or two would drop one segment
+  // Held during a step, or two would drop one segment.
+  base::Mutex step_mutex_{"Dropper::step_mutex_"};
   mutable base::Mutex mutex_;
   base::CondVar wake_, done_;
   std::deque<ssd::SegmentInfo> going_ PREFIXD_GUARDED_BY(mutex_);  // the first one's files now

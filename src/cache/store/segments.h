@@ -123,7 +123,7 @@ class Segments {
   WriteBudget write_budget_ PREFIXD_GUARDED_BY(mutex);
   std::atomic<uint64_t> may_write_bytes_{0};
 
-  base::Mutex urgent_mutex_;
+  base::Mutex urgent_mutex_{"Segments::urgent_mutex_"};
   std::vector<index::BlockRef> urgent_ PREFIXD_GUARDED_BY(urgent_mutex_);
   std::atomic<bool> urgent_waits_{false};  // urgent_ is not empty: a segment under way ends for it
 };

@@ -69,7 +69,8 @@ class Spaces {
   Worth* const worth_;
   std::atomic<uint64_t> known_bytes_{0};  // memory_bytes of all
 
-  base::Mutex adding_mutex_;  // held while a space is added or forgotten; taken before mutex_
+  // Held while a space is added or forgotten; taken before mutex_.
+  base::Mutex adding_mutex_{"Spaces::adding_mutex_"};
   mutable base::Mutex mutex_;
   std::map<block::SpaceId, SpacePtr> by_id_ PREFIXD_GUARDED_BY(mutex_);
   std::deque<std::weak_ptr<const SpaceInfo>> recent_ PREFIXD_GUARDED_BY(mutex_);  // newest first
