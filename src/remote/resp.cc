@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/bytes.h"
 
 namespace prefixd::remote {
@@ -39,12 +41,12 @@ void Commands::Text(std::string_view text) {
 }
 
 Commands& Commands::Begin(size_t arguments) {
-  Text("*" + std::to_string(arguments) + "\r\n");
+  Text(absl::StrCat("*", arguments, "\r\n"));
   return *this;
 }
 
 Commands& Commands::Add(std::string_view argument) {
-  Text("$" + std::to_string(argument.size()) + "\r\n");
+  Text(absl::StrCat("$", argument.size(), "\r\n"));
   Text(argument);
   Text(kLineEnd);
   return *this;
@@ -57,7 +59,7 @@ Commands& Commands::Borrow(std::span<const std::byte> argument) {
 Commands& Commands::Borrow(const ConstRuns& argument) {
   uint64_t bytes = 0;
   for (const std::span<const std::byte> run : argument) bytes += run.size();
-  Text("$" + std::to_string(bytes) + "\r\n");
+  Text(absl::StrCat("$", bytes, "\r\n"));
   for (const std::span<const std::byte> run : argument) {
     if (!run.empty()) pieces_.push_back({.borrowed = run.data(), .bytes = run.size()});
   }
