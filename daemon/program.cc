@@ -21,6 +21,7 @@
 #include "base/size.h"
 #include "base/status.h"
 #include "daemon/access/gate.h"
+#include "daemon/drain_progress.h"
 #include "daemon/heap_trim.h"
 #include "daemon/known_store.h"
 #include "daemon/listen_address.h"
@@ -493,6 +494,8 @@ std::future<cache::FlushResult> Program::BeginFlush(base::Deadline deadline) {
 int Program::Drain(bool* stop) {
   server_->BeginDrain(static_cast<uint32_t>(config_.drain_deadline.count()));
   const base::Deadline deadline = std::chrono::steady_clock::now() + config_.drain_deadline;
+  const DrainProgress progress(cache_->GetStats().dirty_bytes, std::chrono::steady_clock::now(),
+                               deadline);
   std::future<cache::FlushResult> flush = BeginFlush(deadline);
   auto next_line = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (flush.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
@@ -507,9 +510,8 @@ int Program::Drain(bool* stop) {
     }
     if (std::chrono::steady_clock::now() < next_line) continue;
     next_line += std::chrono::seconds(1);
-    spdlog::info("draining: {} left, {:.0f} s until the deadline{}",
-                 base::FormatBytes(cache_->GetStats().dirty_bytes),
-                 std::chrono::duration<double>(deadline - std::chrono::steady_clock::now()).count(),
+    spdlog::info("{}{}",
+                 progress.Line(cache_->GetStats().dirty_bytes, std::chrono::steady_clock::now()),
                  server_->idle() ? "" : ", requests running");
   }
   cache::FlushResult result = flush.get();
