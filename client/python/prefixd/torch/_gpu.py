@@ -24,7 +24,7 @@ class Gpu:
         if self.lib.why_absent:
             raise Error(f"gpu: {self.lib.why_absent}")
         self.device = torch.device("cuda", index)
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         pointer = self.lib.open(ctypes.byref(_cuda.Options(device=index)))
         if not pointer:
             raise Error(f"gpu: {self.lib.error()}")
@@ -53,7 +53,7 @@ class Gpu:
         """Returns what keep_pages() has been worth: hits, misses, bytes, evictions."""
         counts = _cuda.PageCounts()
         self.lib.page_state(self.pointer, ctypes.byref(counts))
-        return {name: getattr(counts, name) for name, _ in counts._fields_[1:]}
+        return {field[0]: getattr(counts, field[0]) for field in counts._fields_[1:]}
 
     def pin(
         self, client: Client, lease: Lease, *, background: bool = False, pause_us: int = 0

@@ -106,9 +106,10 @@ class Load:
             self._place(layer)
             return None
         with torch.cuda.device(self._gpu.device):
-            beside = torch.cuda.Stream()
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self.wait(layer, beside)
-            return beside.record_event()
+            event: torch.cuda.Event = beside.record_event()
+            return event
 
     def ready(self, layer: int) -> bool:
         """True if `layer` is loaded."""
@@ -137,7 +138,7 @@ class Load:
             self._kept = []
             if status:
                 raise Error(self._gpu.lib.error())
-        return {name: getattr(counts, name) for name, _ in counts._fields_[1:]}
+        return {field[0]: getattr(counts, field[0]) for field in counts._fields_[1:]}
 
     def _place(self, layer: int) -> int:
         if layer not in self._places:
@@ -232,7 +233,8 @@ class DevicePages:
     ) -> dict[int, list[int | None]]:
         """Loads into `own`; None: into kept pages, whose addresses are returned."""
         tables = self.tables if tables is None else tables
-        structs, kept, resident = (_cuda.LoadLayer * len(tables))(), [], {}
+        structs, resident = (_cuda.LoadLayer * len(tables))(), {}
+        kept: list[Any] = []
         for struct, (layer, table) in zip(structs, tables.items()):
             places = (ctypes.c_void_p * len(table))(*(own[layer] if own else ()))
             _describe(struct, lease, layer, table, kept)

@@ -76,7 +76,7 @@ class Side:
 
 def sides_of(caller: str, target: Target, layer: tuple[Tensor, Tensor]) -> tuple[Side, Side]:
     """Returns K and V of a target. Raises Error unless they fit a layer's heads and dims."""
-    given = list(target) if isinstance(target, (list, tuple)) else list(target.unbind(0))
+    given = list(target.unbind(0)) if isinstance(target, torch.Tensor) else list(target)
     if len(given) != 2:
         raise Error(f"{caller}: {len(given)} tensors, must be K and V")
     sides = []

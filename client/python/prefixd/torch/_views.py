@@ -25,7 +25,7 @@ class PageTensor(torch.Tensor):
     """A tensor over memory that must not be written. Any operation that would write there raises
     Error; views of it are PageTensors, copies are ordinary tensors."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -44,7 +44,7 @@ class PageTensor(torch.Tensor):
         aliases = any(one.alias_info is not None for one in func._schema.returns)
         return _wrapped(out) if aliases else out
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PageTensor({self.clone()!r})"
 
     def tolist(self) -> Any:
