@@ -58,7 +58,7 @@ uint64_t PartOfMessages(const ServerOptions& options) {
 }
 
 // Returns that of workers on TCP. gRPC counts what it read until it is freed: one Put keeps several
-// pieces, and TLS has buffers of its own. With less than this, gRPC cuts off a worker that is alone.
+// pieces, and TLS has buffers of its own. With less, gRPC cuts off a worker that is alone.
 uint64_t TcpMessages(const ServerOptions& options) {
   return std::max(PartOfMessages(options), options.token_message_bytes + 8 * wire::kMaxPieceBytes);
 }

@@ -40,16 +40,16 @@ void RunShare(Bench& bench) {
   // First of all: it forks.
   const std::unique_ptr<SocketPeer> socket = SocketPeer::Start(256 * kMiB);
   if (!bench.Check(socket != nullptr, "no process for the raw socket")) return;
-  const std::pair<const char*, std::function<void()>> families[] = {
-      {"acquire", [&] { ShareAcquire(bench); }},
-      {"match", [&] { ShareMatch(bench); }},
-      {"read", [&] { ShareRead(bench); }},
-      {"gather", [&] { ShareGather(bench); }},
-      {"python", [&] { SharePython(bench); }},
-      {"streams", [&] { ShareStreams(bench, socket.get()); }},
-      {"tls", [&] { ShareTls(bench); }},
-      {"fairness", [&] { ShareFairness(bench); }},
-      {"crash", [&] { ShareCrash(bench); }}};
+  using Family = std::pair<const char*, std::function<void()>>;
+  const Family families[] = {{"acquire", [&] { ShareAcquire(bench); }},
+                             {"match", [&] { ShareMatch(bench); }},
+                             {"read", [&] { ShareRead(bench); }},
+                             {"gather", [&] { ShareGather(bench); }},
+                             {"python", [&] { SharePython(bench); }},
+                             {"streams", [&] { ShareStreams(bench, socket.get()); }},
+                             {"tls", [&] { ShareTls(bench); }},
+                             {"fairness", [&] { ShareFairness(bench); }},
+                             {"crash", [&] { ShareCrash(bench); }}};
   for (const auto& [name, run] : families) {
     if (bench.Wants(name)) run();
   }
