@@ -65,7 +65,7 @@ TEST_P(ClientTraceTest, TheCallsOfAThreadCarryTheTraceThatItNamedLast) {
   ASSERT_TRUE(SetTrace("").ok());
   Sequence after = space_.value().Begin(tokens_);
   EXPECT_EQ(ParentsOf("Acquire"), (Parents{"000000000000000a", "000000000000000b"}));
-  EXPECT_EQ(collector_.spans().front().trace_state(), "a=1");
+  EXPECT_EQ(collector_.spans().at(0).trace_state(), "a=1");
 }
 
 TEST_P(ClientTraceTest, WhatIsStoredAndLoadedInTheBackgroundBelongsToTheCallThatAskedForIt) {
@@ -94,7 +94,7 @@ TEST_P(ClientTraceTest, HeadersThatAreNotWellFormedAreRefusedAndNoCallSuffers) {
   ASSERT_TRUE(SetTrace(Parent("000000000000000b"), "bad\r\nstate").ok());
   EXPECT_TRUE(space_.value().Begin(tokens_).match().status.ok());
   EXPECT_EQ(ParentsOf("Acquire"), Parents{"000000000000000b"});
-  EXPECT_EQ(collector_.spans().front().trace_state(), "");
+  EXPECT_EQ(collector_.spans().at(0).trace_state(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Arena, ClientTraceTest, ::testing::Bool());
