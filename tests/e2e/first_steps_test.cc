@@ -79,7 +79,7 @@ TEST_F(FirstStepsTest, StatusSaysWhatTheRamBudgetIsCutInto) {
   }
   EXPECT_EQ(sum, 256u << 20);
   EXPECT_THAT(CtlText({"status"}).out,
-              HasSubstr(" of the budget are for pages; the rest: index 16"));
+              HasSubstr(" of the budget are for pages; the rest: index 4.0"));
 }
 
 TEST_F(FirstStepsTest, ConfigShowsABudgetInForceInTheUnitsThatWereGiven) {
