@@ -56,9 +56,9 @@ class StagingPool {
   explicit StagingPool(uint64_t budget_bytes) : budget_(budget_bytes) {}
 
   // Grants `wanted_bytes`, rounded up to 4 KiB, but at most half of what the pool has left, so that
-  // whoever comes next finds some, and at most 16 MiB or an eighth of the budget, whichever is more.
-  // ResourceExhausted if that is less than a 64th of the budget, or the kernel gives no memory: the
-  // session then sends its pages by Put.
+  // whoever comes next finds some, and at most 16 MiB or an eighth of the budget, whichever is
+  // more. ResourceExhausted if that is less than a 64th of the budget, or the kernel gives no
+  // memory: the session then sends its pages by Put.
   absl::StatusOr<std::unique_ptr<Staging>> Grant(uint64_t wanted_bytes);
   uint64_t budget_bytes() const { return budget_; }
   uint64_t granted_bytes() const { return granted_.load(); }
