@@ -86,6 +86,26 @@ class TracingTest(DaemonTest):
             message = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
             self.assertEqual(unknown_fields(message), [])
 
+    def test_each_call_belongs_to_the_span_that_is_current_when_it_is_made(self):
+        engine, tracer = Engine(), self.tracer()
+        space = engine.open(self.attached())
+        tokens = engine.tokens(TOKENS)
+        with tracer.start_as_current_span("Reserve"):
+            plan = space.reserve(tokens)
+        for layer, (key, value) in enumerate(engine.cache(TOKENS)):
+            self.assertTrue(plan.write_packed(layer=layer, begin=0, key=key, value=value))
+        with tracer.start_as_current_span("Commit"):
+            self.assertEqual(plan.commit(TOKENS, sequence_end=True).stored_tokens, TOKENS)
+        with tracer.start_as_current_span("Match"):
+            space.match(tokens)
+        with tracer.start_as_current_span("Acquire"):
+            prefixd.acquire_set([space], tokens)
+        names = ("Reserve", "Commit", "Match", "Acquire")
+        spans = self.collector.wait_for(*(CALL + name for name in names))
+        engines = {span.name: span.span_id for span in self.collector.spans("engine")}
+        for name in names:
+            self.assertEqual(spans[CALL + name].parent_span_id, engines[name], name)
+
     def test_pages_that_are_sent_and_fetched_by_the_librarys_threads_belong_to_the_trace(self):
         engine = Engine()
         space = engine.open(self.attached(arena=False, staging_bytes=0))
