@@ -42,7 +42,8 @@ class ArenaMapping {
   // Offsets in the arena count from here.
   const std::byte* data() const { return base_ + data_offset_; }
   uint64_t data_bytes() const { return file_bytes_ - data_offset_; }
-  // The whole file, which begins with a block::ArenaHeader. What was not announced must not be read.
+  // The whole file, which begins with a block::ArenaHeader. What was not announced must not be
+  // read.
   std::span<const std::byte> file() const { return {base_, file_bytes_}; }
   // Whether the descriptors are those of this arena and its lock.
   bool AreFiles(int arena, int lock) const;
