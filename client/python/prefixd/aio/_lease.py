@@ -89,6 +89,9 @@ class Lease:
     async def blocks(self, layer: int) -> list[_lease.Block]:
         return await self._turns.run(lambda: self.plain.blocks(layer))
 
+    async def page_names(self, layer: int) -> list[bytes]:
+        return await self._turns.run(lambda: self.plain.page_names(layer))
+
     async def runs(self, layer: int) -> list[tuple[int, int, int]]:
         return await self._turns.run(lambda: self.plain.runs(layer))
 
