@@ -54,10 +54,9 @@ class FetchStream final : public Reactor, public cache::FetchSink {
     absl::StatusOr<cache::FetchRequest> wanted = wire::FromProto(fetch);
     if (status.ok()) status = wanted.status();
     if (status.ok()) status = dispatch_->CheckSession(*context_, {fetch.session()});
-    if (!status.ok()) return Finish(Traced(call_.End(status)));
+    if (!status.ok()) return End(Traced(call_.End(status)));
     share_ = dispatch_->stream_shares()->Take({fetch.session()}, context_->peer());
-    if (share_ == nullptr)
-      return Finish(Traced(dispatch_->RefuseShare(dispatch_->streams()->most())));
+    if (share_ == nullptr) return End(Traced(dispatch_->RefuseShare(dispatch_->streams()->most())));
     dispatch_->streams()->Post([this, session = block::SessionId{fetch.session()},
                                 wanted = *std::move(wanted)] { Run(session, wanted); });
   }
@@ -84,7 +83,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
       end = std::exchange(end_, std::nullopt);
       moved_.NotifyAll();
     }
-    if (end.has_value()) Finish(*end);
+    if (end.has_value()) End(*end);
   }
   void OnCancel() override {
     gave_up_ = true;
@@ -109,7 +108,13 @@ class FetchStream final : public Reactor, public cache::FetchSink {
       end = Traced(call_.End(status));
       if (unwritten_.has_value()) end_ = std::exchange(end, std::nullopt);  // OnWriteDone finishes
     }
-    if (end.has_value()) Finish(*end);  // do not touch `this` afterwards
+    if (end.has_value()) End(*end);  // do not touch `this` afterwards
+  }
+
+  // Nothing of `this` may be touched afterwards.
+  void End(const grpc::Status& status) {
+    charge_.reset();  // the worker may begin its next stream as soon as it hears of the end
+    Finish(status);
   }
 
   // Sends a message and waits until gRPC has taken it. Returns false if the worker is gone or does
@@ -148,7 +153,7 @@ class FetchStream final : public Reactor, public cache::FetchSink {
 
   cache::Cache* const cache_;
   Dispatch* const dispatch_;
-  const std::shared_ptr<void> charge_;
+  std::shared_ptr<void> charge_;
   Call call_;
   grpc::CallbackServerContext* const context_;
   std::unique_ptr<CallTrace> trace_;  // null: not traced

@@ -210,6 +210,7 @@ class PutStream final : public Reactor {
     }
     const grpc::Status end = call_.End(status);
     if (trace_ != nullptr) trace_->End(end);
+    charge_.reset();  // the worker may begin its next stream as soon as it hears of the end
     Finish(end);
   }
 
@@ -306,7 +307,7 @@ class PutStream final : public Reactor {
 
   cache::Cache* const cache_;
   Dispatch* const dispatch_;
-  const std::shared_ptr<void> charge_;
+  std::shared_ptr<void> charge_;
   Call call_;
   grpc::CallbackServerContext* const context_;
   std::unique_ptr<CallTrace> trace_;  // null: not traced
