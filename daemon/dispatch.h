@@ -43,7 +43,7 @@ class Dispatch {
   // Looks whether a caller may name a session: OK, or the answer to the call.
   using SessionCheck =
       std::function<absl::Status(const grpc::ServerContextBase&, block::SessionId)>;
-  // Set before anybody calls; without it every caller may.
+  // Call it before anybody calls; without it every caller may.
   void set_session_check(SessionCheck check) { session_check_ = std::move(check); }
   absl::Status CheckSession(const grpc::ServerContextBase& context,
                             block::SessionId session) const {

@@ -58,7 +58,7 @@ class HandOut {
   std::vector<block::PinId> pins_;
 };
 
-// For whom the cache does something.
+// Names the call for which the cache does something.
 struct Caller {
   HandOut* hand_out;
   const grpc::ServerContextBase* context;

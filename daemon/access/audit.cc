@@ -30,7 +30,7 @@ std::string VerbOf(std::string_view method) {
   return absl::StrReplaceAll(std::string(method.substr(kPackage.size())), {{"/", "."}});
 }
 
-// What a request asks for.
+// Holds what a request asks for.
 struct Asks {
   std::string text;       // its fields; long ones are cut short
   bool has_more = false;  // it is a later step of what an earlier request began

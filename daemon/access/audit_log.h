@@ -39,7 +39,7 @@ class AuditLog {
   void WriteRefusal(const std::string& who, const std::string& reason, const std::string& line)
       PREFIXD_EXCLUDES(mutex_);
   // Writes the line of a step of long work: of its first step, and of a later one if `who` had no
-  // step of the same `work` within kStepsWithinUs. So one for all steps.
+  // step of the same `work` within kStepsWithinUs. So one line stands for all steps.
   struct Step {
     std::string who, work;
     bool is_first = true;

@@ -1,4 +1,4 @@
-// Whose each session is that attached through the gate.
+// Says who owns each session that attached through the gate.
 //
 // Thread-safe.
 #pragma once

@@ -346,7 +346,7 @@ absl::StatusOr<std::shared_ptr<void>> Gate::Seat::ChargeLease(uint64_t bytes) co
   return gate_->ChargeLease(owner_, bytes);
 }
 
-// By the file as it is now: a limit that changed holds for the next lease.
+// The file as it is now decides: a limit that changed holds for the next lease.
 absl::StatusOr<std::shared_ptr<void>> Gate::ChargeLease(const BoundSessions::Owner& owner,
                                                         uint64_t bytes) {
   const PrincipalPtr who = principals()->Find(owner.name, owner.tenant, absl::Now());

@@ -44,7 +44,7 @@ class Gate {
   // gets a line of each refusal of somebody whom the file names.
   absl::Status Open(std::shared_ptr<AuditLog> audit) PREFIXD_EXCLUDES(mutex_);
   bool has_file() const { return !path_.empty(); }
-  // Set before anybody calls: ends a session, whose worker hears `status`.
+  // Sets what ends a session, whose worker hears `status`. Call it before anybody calls.
   using EndSession = std::function<void(block::SessionId, const grpc::Status& status)>;
   void set_end_session(EndSession end) { end_session_ = std::move(end); }
 

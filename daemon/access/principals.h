@@ -39,9 +39,9 @@ struct Principal {
   absl::Time expires = absl::InfiniteFuture();
   uint64_t sessions = 0;        // at a time; 0 = no limit
   uint64_t requests_per_s = 0;  // 0 = no limit
-  // Of the pages of all its leases; a page in two leases counts twice. 0 = no limit.
+  // Limits the pages of all its leases; a page in two leases counts twice. 0 = no limit.
   uint64_t lease_bytes = 0;
-  // That its streams of pages may make the daemon hold at a time. 0 = no limit.
+  // Limits what its streams of pages make the daemon hold at a time. 0 = no limit.
   uint64_t bytes_in_flight = 0;
   bool all() const { return tenant == kAllTenants; }
 };

@@ -51,7 +51,7 @@ class CallTrace {
                 TraceTime begin);
   // The phase and attributes of a commit that began at `begin`.
   void Committed(const block::CommitAnswer& answer, TraceTime begin);
-  // Called once, last: the spans are on their way.
+  // Call it once, last: the spans are on their way.
   void End(const grpc::Status& status);
 
  private:

@@ -1,4 +1,4 @@
-// Where spans are posted: the URL of a collector's OTLP/HTTP receiver.
+// Names where spans are posted: the URL of a collector's OTLP/HTTP receiver.
 //
 // Pure functions.
 #pragma once

@@ -20,7 +20,7 @@ class Tracer {
     double root_ratio = 0;  // of the calls without a valid traceparent; the others say themselves
   };
   explicit Tracer(Options options);
-  // For this daemon, with ExporterOptions' limits.
+  // Returns one for this daemon, with ExporterOptions' limits.
   static std::unique_ptr<Tracer> Start(const CollectorAddress& collector, double root_ratio);
 
   // Whether a call is traced that came with `parent`, or without a valid one.

@@ -74,7 +74,7 @@ struct Context {
   ram::BudgetShares shares;             // as cut by Open
   ram::BudgetShares SharesNow() const;  // the index's is what it has grown to
   std::atomic<uint64_t> ram_budget_bytes, ssd_budget_bytes;
-  // As they are now. Room changes the index's share.
+  // The shares as they are now. Room changes the index's.
   std::atomic<uint64_t> index_share_bytes{0}, index_least_bytes{0}, index_most_bytes{0};
   std::atomic<uint64_t> in_flight_share_bytes{0};
   std::atomic<uint64_t> in_flight_bytes{0};  // in the hands of calls: pieces, records, buffers
