@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
 from types import TracebackType
@@ -354,14 +355,19 @@ class Lease:
     def blocks(self, layer: int) -> list[Block]:
         """Returns the pages of `layer` in place, up to the restorable tokens; copies nothing.
         Leaves out a sliding layer's blocks between its sinks and its window."""
-        held = self._pages("blocks")
-        layer = self._layer("blocks", layer)
-        blocks, begin = [], 0
+        return [Block(*page) for page in self._leased("blocks", layer)]
+
+    def _leased(
+        self, call: str, layer: int
+    ) -> Iterator[tuple[int, _abi.Block, tuple[Tensor, Tensor], _Held]]:
+        """Yields each page of blocks(): its first token, its entry, its format, what holds it."""
+        held = self._pages(call)
+        layer = self._layer(call, layer)
+        begin = 0
         for entry in self._table(held, layer):
             if entry.units:
-                blocks.append(Block(begin, entry, self._layers[layer][entry.format], held))
+                yield begin, entry, self._layers[layer][entry.format], held
             begin += entry.tokens
-        return blocks
 
     def page_names(self, layer: int) -> list[bytes]:
         """Returns a name of 16 bytes for each block of blocks(), for caches of what is read there:

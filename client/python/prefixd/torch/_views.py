@@ -92,14 +92,7 @@ class Block:
 def blocks(lease: Lease, layer: int) -> list[Block]:
     """Returns the pages of `layer` in place, up to the restorable tokens; copies nothing. Leaves
     out a sliding layer's blocks between its sinks and its window. Waits for the layer."""
-    held = lease._pages("blocks")
-    layer = lease._layer("blocks", layer)
-    found, begin = [], 0
-    for entry in lease._table(held, layer):
-        if entry.units:
-            found.append(Block(begin, entry, lease._layers[layer][entry.format], held))
-        begin += entry.tokens
-    return found
+    return [Block(*page) for page in lease._leased("blocks", layer)]
 
 
 def _parts(units: torch.Tensor, tensor: Tensor, entry: _abi.Block) -> tuple[torch.Tensor, ...]:
