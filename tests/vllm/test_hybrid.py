@@ -48,7 +48,7 @@ class Family:
     shared = 1024  # tokens that are found of the first 1,100 of LONG
     blocks = 0  # of vLLM: fewer than REQUESTS want
     dtype, off_by = "float32", 1e-3
-    resumes_alike = True  # a preempted request, which computes its answer again as a prompt
+    exact = True  # vLLM's numbers are the same, but for off_by, whatever is computed together
     settings: dict[str, object] = {"max_num_batched_tokens": 512}
 
     @classmethod
@@ -58,7 +58,10 @@ class Family:
         cls.victim = cls.folder / "victim"
         alone = cls.engine("alone", shared=False, one_process=True, num_gpu_blocks_override=None)
         cls.expected = alone.ask(LONG, max_tokens=TURN)[0]
-        cls.each = alone.ask(*AT_ONCE, max_tokens=ANSWER).each
+        cls.right = [alone.ask(*AT_ONCE, max_tokens=ANSWER).each]
+        if not cls.exact:
+            one_by_one = [alone.ask(one, max_tokens=ANSWER, forget=True)[0] for one in AT_ONCE]
+            cls.right.append(one_by_one)
         alone.end()
         first = cls.engine("first", one_process=True)
         cls.cold = first.ask(LONG, max_tokens=TURN)
@@ -163,9 +166,11 @@ class Family:
         def again() -> bool:  # what one round stores, a later one loads
             nonlocal preempted, hits
             answers = self.one.ask(*AT_ONCE, max_tokens=ANSWER, forget=True)
-            both = zip(answers.each, self.each, strict=True)
-            parted = sum(off_where_parted(*one) > self.off_by for one in both)
-            self.assertLessEqual(parted, 0 if self.resumes_alike else answers.preemptions)
+            parted = sum(
+                min(off_where_parted(answer, one) for one in right) > self.off_by
+                for answer, *right in zip(answers.each, *self.right, strict=True)
+            )
+            self.assertLessEqual(parted, 0 if self.exact else answers.preemptions)
             preempted, hits = preempted + answers.preemptions, hits + answers.external_hits
             return preempted > 0 and hits > 8 * self.page
 
@@ -280,7 +285,9 @@ class Qwen3NextTest(Family, DaemonTest):
     write = staticmethod(families.qwen3_next)
     page, shared, blocks = 640, 640, 18
     dtype, off_by = "bfloat16", 0.05
-    resumes_alike = False  # bfloat16: a prompt's numbers are not an answer's, also without prefixd
+    # In bfloat16 also without prefixd a prompt's numbers are not an answer's, as a preempted request
+    # computes it again, and those of one request are not those of sixteen at once.
+    exact = False
     settings = {"block_size": 640, "max_num_batched_tokens": 640}
 
 
