@@ -1,5 +1,6 @@
 // SetTrace: the calls of a thread, and what the library's threads do for them, belong to its trace.
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -22,15 +23,17 @@ class ClientTraceTest : public ::testing::TestWithParam<bool> {  // with a share
       : tracer_({.exporter = {.collector = collector_.address(),
                               .interval = std::chrono::milliseconds(5),
                               .stop_patience = std::chrono::seconds(60)}}),
-        daemon_(directory_.socket(),
-                {.arena = GetParam() ? arena_.path() : "", .tracer = &tracer_}),
+        daemon_(std::in_place, directory_.socket(),
+                DaemonOptions{.arena = GetParam() ? arena_.path() : "", .tracer = &tracer_}),
         client_({.address = directory_.address(), .use_arena = GetParam()}),
         space_(client_.OpenSpace(spec_)) {
     EXPECT_TRUE(space_.ok()) << space_.status.message;
   }
   ~ClientTraceTest() override { EXPECT_TRUE(SetTrace("").ok()); }
-  // The parents of the spans of calls of this method.
+  // The parents of the spans of calls of this method. The daemon is gone afterwards: a Fetch ends
+  // after its last page, and its span with it.
   std::vector<std::string> ParentsOf(const std::string& method) {
+    daemon_.reset();
     tracer_.Stop();  // sends what is left
     std::vector<std::string> parents;
     for (const otlp::Span& span : collector_.spans()) {
@@ -48,7 +51,7 @@ class ClientTraceTest : public ::testing::TestWithParam<bool> {  // with a share
   const ArenaPath arena_;
   testing::PlayedCollector collector_;
   daemon::Tracer tracer_;
-  Daemon daemon_;
+  std::optional<Daemon> daemon_;
   Client client_;
   Result<Space> space_;
 };
