@@ -265,7 +265,8 @@ absl::Status Program::Open() {
   PREFIXD_ASSIGN_OR_RETURN(server_, Server::Start(cache_.get(), options, std::move(claims)));
   if (metrics_ != nullptr) {
     metrics_->Show(std::make_shared<Collector>([cache = cache_.get()] { return cache->GetStats(); },
-                                               static_cast<size_t>(config_.metrics_spaces)));
+                                               static_cast<size_t>(config_.metrics_spaces)),
+                   tracer_ == nullptr ? nullptr : &tracer_->exemplars());
     if (Page* const page = metrics_->page(); page != nullptr) {
       page->Show(std::make_shared<ServedSource>(cache_.get(), server_.get()));
     }

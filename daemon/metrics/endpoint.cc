@@ -5,11 +5,11 @@
 
 #include <array>
 #include <future>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/fmt/fmt.h"
@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "civetweb.h"
 #include "daemon/listen_address.h"
+#include "daemon/metrics/open_metrics.h"
 #include "prometheus/text_serializer.h"
 
 namespace prefixd::daemon {
@@ -127,9 +128,11 @@ int MetricsEndpoint::Hear(const mg_connection* connection, const char* message) 
   return 1;
 }
 
-void MetricsEndpoint::Show(std::shared_ptr<const prometheus::Collectable> source) {
+void MetricsEndpoint::Show(std::shared_ptr<const prometheus::Collectable> source,
+                           const Exemplars* exemplars) {
   const base::MutexLock lock(mutex_);
   source_ = std::move(source);
+  exemplars_ = exemplars;
   shown_.NotifyAll();
 }
 
@@ -158,27 +161,30 @@ void MetricsEndpoint::Answer(mg_connection* connection) {
     return Send(connection, "404 Not Found", kPlain, "prefixd: the metrics are at /metrics\n",
                 with_body);
   }
-  const std::string text = Render();
+  const bool open_metrics = PrefersOpenMetrics(TextOf(mg_get_header(connection, "Accept")));
+  const std::string text = Render(open_metrics);
   if (text.empty()) {
     return Send(connection, "503 Service Unavailable", kPlain,
                 "prefixd: starting or stopping, there are no metrics now\n", with_body,
                 "Retry-After: 1\r\n");
   }
-  Send(connection, "200 OK", kTextFormat, text, with_body);
+  Send(connection, "200 OK", open_metrics ? kOpenMetricsType : kTextFormat, text, with_body,
+       "Vary: Accept\r\n");
 }
 
-std::string MetricsEndpoint::Render() {
+std::string MetricsEndpoint::Render(bool as_open_metrics) {
   const base::MutexLock lock(mutex_);
   auto begun = std::chrono::steady_clock::now();
   for (; source_ != nullptr && begun < next_; begun = std::chrono::steady_clock::now()) {
     shown_.WaitUntil(mutex_, next_);
   }
   if (source_ == nullptr) return "";
-  std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, source_->Collect());
+  const std::vector<prometheus::MetricFamily> families = source_->Collect();
+  std::string text = as_open_metrics ? WriteOpenMetrics(families, exemplars_)
+                                     : prometheus::TextSerializer().Serialize(families);
   const auto end = std::chrono::steady_clock::now();
   next_ = end + 9 * (end - begun);
-  return std::move(text).str();
+  return text;
 }
 
 }  // namespace prefixd::daemon

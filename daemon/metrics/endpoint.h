@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "daemon/page/page.h"
+#include "daemon/tracing/exemplars.h"
 #include "prometheus/collectable.h"
 
 struct mg_context;
@@ -34,9 +35,11 @@ class MetricsEndpoint {
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
   int port() const { return port_; }
-  // What scrapes show from now on; null: none, they are answered 503. The one before is not in use
-  // any more when this returns.
-  void Show(std::shared_ptr<const prometheus::Collectable> source) PREFIXD_EXCLUDES(mutex_);
+  // What scrapes show from now on; null: none, they are answered 503. Those before are not in use
+  // any more when this returns. A client that prefers OpenMetrics gets `exemplars` with it; null =
+  // none.
+  void Show(std::shared_ptr<const prometheus::Collectable> source,
+            const Exemplars* exemplars = nullptr) PREFIXD_EXCLUDES(mutex_);
   Page* page() const { return page_.get(); }  // null: none
 
  private:
@@ -47,7 +50,7 @@ class MetricsEndpoint {
   void Knock() const;  // connects to itself
   // Returns what a scrape shows; empty if there is nothing. All scrapes together take at most a
   // tenth of one CPU: the next one waits for as long, or until Show takes its source away.
-  std::string Render() PREFIXD_EXCLUDES(mutex_);
+  std::string Render(bool as_open_metrics) PREFIXD_EXCLUDES(mutex_);
 
   std::unique_ptr<Page> page_;
   mg_context* context_ = nullptr;
@@ -58,6 +61,7 @@ class MetricsEndpoint {
   base::Mutex mutex_;  // held while a scrape is made: one at a time
   base::CondVar shown_;
   std::shared_ptr<const prometheus::Collectable> source_ PREFIXD_GUARDED_BY(mutex_);
+  const Exemplars* exemplars_ PREFIXD_GUARDED_BY(mutex_) = nullptr;
   std::chrono::steady_clock::time_point next_ PREFIXD_GUARDED_BY(mutex_){};
 };
 

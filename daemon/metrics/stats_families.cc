@@ -131,8 +131,7 @@ void AddLatency(const block::NamedLatency& latency, Families* families) {
   const std::string& name = latency.name;
   const block::LatencyHistogram& times = latency.histogram;
   if (name.starts_with(kRpc)) {
-    families->Histogram("prefixd_request_duration_seconds",
-                        "How long calls took in the daemon, by verb.", times,
+    families->Histogram(kRequestDuration, "How long calls took in the daemon, by verb.", times,
                         {{"verb", name.substr(sizeof(kRpc) - 1)}});
   } else if (name.starts_with("acquire.")) {
     families->Histogram(

@@ -7,6 +7,9 @@
 
 namespace prefixd::daemon {
 
+// The histogram of calls, with a label `verb`.
+inline constexpr char kRequestDuration[] = "prefixd_request_duration_seconds";
+
 // Adds everything of `stats` but what SpaceSeries adds.
 void AddStats(const block::Stats& stats, Families* families);
 

@@ -17,7 +17,7 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::string_view kVerbPrefix = "rpc.";
-constexpr std::string_view kAcquire = "rpc.acquire";
+constexpr std::string_view kAcquire = "acquire";
 
 // Returns "OpenSpace" for "rpc.open_space".
 std::string MethodOf(std::string_view verb) {
@@ -88,7 +88,8 @@ std::unique_ptr<CallTrace> CallTrace::Begin(Tracer* tracer, const grpc::ServerCo
 
 CallTrace::CallTrace(Tracer* tracer, const std::optional<TraceContext>& parent, const Rpc& rpc)
     : tracer_(tracer),
-      is_acquire_(rpc.verb == kAcquire),
+      verb_(rpc.verb + kVerbPrefix.size()),
+      is_acquire_(verb_ == kAcquire),
       begin_(std::chrono::steady_clock::now()),
       begin_ns_(UnixNanosNow()) {
   const std::string method = MethodOf(rpc.verb);
@@ -201,6 +202,11 @@ void CallTrace::End(const grpc::Status& status) {
     span.end_ns = std::min(span.end_ns, server.end_ns);
     span.begin_ns = std::min(span.begin_ns, span.end_ns);
   }
+  tracer_->exemplars().Note(verb_,
+                            {.trace_id = server.trace_id,
+                             .span_id = server.id,
+                             .seconds = static_cast<double>(server.end_ns - begin_ns_) * 1e-9,
+                             .unix_s = static_cast<double>(server.end_ns) * 1e-9});
   tracer_->Take(std::exchange(spans_, {}));
 }
 

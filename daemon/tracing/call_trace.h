@@ -60,6 +60,7 @@ class CallTrace {
   void Load(const cache::Acquired& acquired);
 
   Tracer* const tracer_;
+  const std::string verb_;  // "acquire", as the metrics have it
   const bool is_acquire_;
   const TraceTime begin_;
   const int64_t begin_ns_;  // of the same moment

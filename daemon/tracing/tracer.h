@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "daemon/tracing/exemplars.h"
 #include "daemon/tracing/exporter.h"
 #include "daemon/tracing/load_traces.h"
 #include "daemon/tracing/span.h"
@@ -28,6 +29,7 @@ class Tracer {
   void Take(Spans spans) { exporter_.Take(std::move(spans)); }
   // The reads from SSD that go on behind a traced Acquire.
   LoadTraces& loads() { return loads_; }
+  Exemplars& exemplars() { return exemplars_; }
 
   Exporter::Totals totals() const { return exporter_.totals(); }
   // Sends what is left, for ExporterOptions::stop_patience at most.
@@ -37,6 +39,7 @@ class Tracer {
   const double root_ratio_;
   Exporter exporter_;
   LoadTraces loads_;
+  Exemplars exemplars_;
 };
 
 // Random, never all zero.

@@ -109,6 +109,16 @@ TEST_F(EndpointTest, AScrapeGetsTheTextFormat) {
   EXPECT_THAT(head, EndsWith("\r\n\r\n")) << "no body";
 }
 
+TEST_F(EndpointTest, AClientThatPrefersOpenMetricsGetsThat) {
+  const std::string answer =
+      Ask("GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0;q=0.8,"
+          "text/plain;version=0.0.4;q=0.5\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/openmetrics-text; version=1.0.0; "
+                                "charset=utf-8\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\n# TYPE some_value gauge\n# HELP some_value Help.\n"
+                               "some_value 7\n# EOF\n"));
+}
+
 TEST_F(EndpointTest, EverythingElseIsRefusedAndCollectsNothing) {
   for (const char* const path : {"/", "/metrics/", "/metricsx", "/../etc/passwd", "/%2e%2e/etc",
                                  "//metrics/..%2f..%2fetc%2fpasswd"}) {

@@ -80,6 +80,21 @@ void ExpectWithin(const otlp::Span& child, const otlp::Span& parent) {
   EXPECT_LE(child.end_time_unix_nano(), parent.end_time_unix_nano()) << child.name();
 }
 
+TEST_F(TraceCallsTest, ACallIsTheExemplarOfItsLatency) {
+  TracedContext context("01", "");
+  v1::AcquireReply reply;
+  ASSERT_TRUE(worker_->cache->Acquire(&context, worker_->AcquireOf(space_, tokens_), &reply).ok());
+  const otlp::Span call = TheOne(Spans(), "prefixd.v1.PrefixCache/Acquire");
+  const double took =
+      static_cast<double>(call.end_time_unix_nano() - call.start_time_unix_nano()) * 1e-9;
+  const auto exemplar = trace_->exemplars().Find("acquire", took - 1e-9, took + 1e-9);
+  ASSERT_TRUE(exemplar.has_value());
+  EXPECT_EQ(base::ToHex(exemplar->trace_id), kTraceId);
+  EXPECT_EQ(base::ToHex(exemplar->span_id), Hex(call.span_id()));
+  EXPECT_NEAR(exemplar->unix_s, static_cast<double>(call.end_time_unix_nano()) * 1e-9, 1e-3);
+  EXPECT_FALSE(trace_->exemplars().Find("commit", -1, 1e9).has_value()) << "it was not traced";
+}
+
 TEST_F(TraceCallsTest, AnAcquireStandsBelowTheEnginesSpanAndItsPhasesBelowIt) {
   const auto before = std::chrono::system_clock::now().time_since_epoch();
   v1::AcquireRequest request = worker_->AcquireOf(space_, tokens_);

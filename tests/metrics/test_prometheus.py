@@ -8,6 +8,7 @@ import unittest
 from collections.abc import Callable
 
 import hosts
+import prefixd
 from hosts import Model, note, tokens_of
 from prefixd_process import wait_for
 from servers import Server
@@ -48,6 +49,17 @@ class PrometheusTest(WatchedTest):
         (scrape,) = prometheus.query("max_over_time(scrape_duration_seconds[1h])")
         (size,) = prometheus.query("scrape_samples_scraped")
         note(f"the longest scrape took {float(scrape['value'][1]) * 1000:.1f} ms, {size['value'][1]} samples")
+
+    def test_it_keeps_the_traces_of_traced_calls_as_exemplars(self) -> None:
+        host = self.host("--otlp-endpoint=http://127.0.0.1:9/v1/traces")
+        prometheus = Prometheus(self.folder / "prometheus", host.metrics)
+        self.addCleanup(prometheus.stop)
+        trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+        with prefixd.trace(f"00-{trace_id}-00f067aa0ba902b7-01"):
+            self.worker(host).turn(tokens_of(1, 300))
+        calls = 'prefixd_request_duration_seconds_bucket{verb="acquire"}'
+        exemplars = wait_for("an exemplar", lambda: prometheus.exemplars(calls) or None)
+        self.assertEqual({one["labels"]["trace_id"] for one in exemplars}, {trace_id})
 
     def work(self, host: WatchedHost) -> None:
         """Until everything that the dashboard draws has happened; it goes on meanwhile."""

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -50,10 +51,6 @@ class WatchedHost(Host):
             return reply.read().decode()
 
     def samples(self) -> dict[str, float]:
-        return samples(self.scrape())
-
-
-def samples(self) -> dict[str, float]:
         return samples(self.scrape())
 
 
@@ -120,6 +117,7 @@ class Prometheus(Process):
             f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={address}",
+            "--enable-feature=exemplar-storage",
         ]
         super().__init__(command, folder / "log")
         self._url = f"http://{address}/api/v1"
@@ -134,6 +132,11 @@ class Prometheus(Process):
 
     def query(self, query: str) -> list[Any]:
         return self.ask("query", query=query)["result"]
+
+    def exemplars(self, query: str) -> list[Any]:
+        now = time.time()
+        series = self.ask("query_exemplars", query=query, start=str(now - 3600), end=str(now + 60))
+        return [exemplar for one in series for exemplar in one["exemplars"]]
 
     def rules(self) -> list[tuple[str, str]]:
         """Names of the shipped rules, and their queries."""

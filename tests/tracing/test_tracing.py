@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import tempfile
 import unittest
+import urllib.request
 from pathlib import Path
 
 import prefixd
@@ -24,6 +26,8 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support import PATIENCE_MS, DaemonTest, Engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +51,7 @@ class TracingTest(DaemonTest):
         super().setUp()
         self.collector = Collector()
         self.addCleanup(self.collector.close)
-        self.daemon.options = ["--otlp-endpoint", self.collector.url]
+        self.daemon.options = ["--otlp-endpoint", self.collector.url, "--metrics", "127.0.0.1:0"]
         self.daemon.start()
 
     def tracer(self, sampler=sampling.ALWAYS_ON) -> trace.Tracer:
@@ -56,6 +60,16 @@ class TracingTest(DaemonTest):
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         self.addCleanup(provider.shutdown)
         return provider.get_tracer("engine")
+
+    def scrape(self) -> dict[str, Metric]:
+        """The metrics as OpenMetrics, read by Prometheus' own Python package."""
+        said = "".join(self.daemon.said)
+        request = urllib.request.Request(re.search(r"metrics: (http://\S+)", said).group(1))
+        request.add_header("Accept", "application/openmetrics-text; version=1.0.0")
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            self.assertIn("application/openmetrics-text", reply.headers["Content-Type"])
+            text = reply.read().decode()
+        return {family.name: family for family in text_string_to_metric_families(text)}
 
     def expect_within(self, child, parent) -> None:
         self.assertEqual(child.trace_id, parent.trace_id, child.name)
@@ -85,6 +99,22 @@ class TracingTest(DaemonTest):
         for body in self.collector.bodies:
             message = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
             self.assertEqual(unknown_fields(message), [])
+
+    def test_a_traced_call_stands_beside_the_latency_that_counts_it(self):
+        engine = Engine()
+        space = engine.open(self.attached())
+        self.assertEqual(engine.store(space, TOKENS), TOKENS)
+        with self.tracer().start_as_current_span("generate"):
+            space.acquire(engine.tokens(TOKENS)).release()
+        acquire = self.collector.wait_for(CALL + "Acquire")[CALL + "Acquire"]
+        took_s = (acquire.end_time_unix_nano - acquire.start_time_unix_nano) / 1e9
+        samples = self.scrape()["prefixd_request_duration_seconds"].samples
+        ((sample, exemplar),) = [(s, s.exemplar) for s in samples if s.exemplar and s.labels["verb"] == "acquire"]
+        self.assertEqual(exemplar.labels, {"trace_id": acquire.trace_id.hex(), "span_id": acquire.span_id.hex()})
+        self.assertAlmostEqual(exemplar.value, took_s, places=9)
+        self.assertAlmostEqual(float(exemplar.timestamp), acquire.end_time_unix_nano / 1e9, places=2)
+        self.assertLessEqual(took_s, float(sample.labels["le"]))
+        self.assertEqual([s.labels for s in samples if s.exemplar and s.labels["verb"] == "reserve"], [])
 
     def test_each_call_belongs_to_the_span_that_is_current_when_it_is_made(self):
         engine, tracer = Engine(), self.tracer()
