@@ -87,7 +87,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="LOG %(levelname)s %(message)s")
     llama_cpp = import_llama_cpp()
     cache_options = options.pop("cache", {})
-    settings = {"n_ctx": 8192, "n_threads": 2, "flash_attn": True, "verbose": False} | options
+    settings = {"n_ctx": 8192, "n_threads": 1, "n_threads_batch": 1, "flash_attn": True, "verbose": False} | options
     llm = llama_cpp.Llama(model, **settings)
     cache = None
     begin = time.monotonic()

@@ -18,7 +18,7 @@ params.port = int(port)
 params.n_ctx = options.get("context", 8192)
 params.n_parallel = options.get("slots", 1)
 params.kv_unified = options.get("unified", True)
-params.cpuparams.n_threads = 2
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # tests run beside each other
 params.cache_ram_mib = 0  # a cache of its own would hide what prefixd does
 params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + options.get("k", "F16"))
 params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + options.get("v", "F16"))

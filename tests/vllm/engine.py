@@ -1,4 +1,4 @@
-"""A vLLM engine that answers one line of JSON with another: the child of engines.Engine.
+"""A vLLM engine that answers one message with another: the process of engines.Engine.
 
 A request is {"prompts": [[token, ...], ...], "max_tokens": n, ...}, see _generate(). The answer has
 for each prompt its sequences of tokens, their log probabilities, and how many tokens were cached.
@@ -6,9 +6,12 @@ for each prompt its sequences of tokens, their log probabilities, and how many t
 
 from __future__ import annotations
 
-import json
-import sys
+import atexit
+import contextlib
+import os
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from vllm import LLM, SamplingParams
@@ -55,21 +58,22 @@ def _counter(llm: LLM, name: str) -> int:
     return sum(getattr(one, "value", 0) for one in llm.get_metrics() if one.name == name)
 
 
-def main() -> None:
-    answers = open(3, "w")
-    llm = LLM(
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        disable_log_stats=False,
-        **json.loads(sys.argv[1]),
-    )
-    print("{}", file=answers, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if asked.get("forget"):  # what vLLM has cached itself
-            assert llm.reset_prefix_cache()
-        print(json.dumps(_generate(llm, asked)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def run(
+    settings: dict[str, Any], environment: dict[str, str], log: Path, line: Connection
+) -> None:
+    """Answers until `line` is closed. Says {} once it runs."""
+    os.setsid()
+    os.environ.update(environment)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    llm = LLM(skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False, **settings)
+    line.send({})
+    with contextlib.suppress(EOFError):
+        while True:
+            asked = line.recv()
+            if asked.get("forget"):  # what vLLM has cached itself
+                assert llm.reset_prefix_cache()
+            line.send(_generate(llm, asked))
+    del llm
+    atexit._run_exitfuncs()  # a process of multiprocessing ends without them

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import unittest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import engine
 from prefixd_process import Daemon, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/data/model"
 TEXT = (ROOT / "tests/data/corpus/kjv_sample.txt").read_bytes()
 PAGE = 128  # tokens of vLLM's pages on the CPU
+
+# Engines are forked from a process that has imported vLLM, which takes most of their start.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["engine"])
 
 
 def prompt(begin: int, count: int) -> list[int]:
@@ -104,30 +107,17 @@ class Engine:
         self.log_path = folder / f"{name}.log"
         self._shares = address is not None
         self._counts = Counts()
-        reading, writing = os.pipe()
-        with self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(
-                ["bash", "-c", 'exec "$@" 3>&"$ANSWERS"', "-", sys.executable,
-                 str(Path(__file__).with_name("engine.py")), json.dumps({**said, **settings})],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                text=True,
-                pass_fds=[writing],
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **(environment or {}),
-                    "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process)),
-                    "ANSWERS": str(writing),
-                },
-            )
-        os.close(writing)
-        self._answers = os.fdopen(reading)
+        several = {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process))}
+        self._line, its_end = _PROCESSES.Pipe()
+        arguments = ({**said, **settings}, {**(environment or {}), **several}, self.log_path, its_end)
+        self._child = _PROCESSES.Process(target=engine.run, args=arguments)
+        self._child.start()
+        its_end.close()
 
     @property
     def pid(self) -> int:
         """Of its first process; all of them have a session of their own."""
+        assert self._child.pid is not None
         return self._child.pid
 
     def wait_until_shared(self) -> None:
@@ -137,10 +127,7 @@ class Engine:
             wait_for("both sides to share", lambda: self.log().count("prefixd holds caches") > 1)
 
     def ask(self, *prompts: list[int], max_tokens: int = 8, **more: Any) -> Answers:
-        assert self._child.stdin is not None
-        asked = {"prompts": prompts, "max_tokens": max_tokens, **more}
-        self._child.stdin.write(json.dumps(asked) + "\n")
-        self._child.stdin.flush()
+        self._line.send({"prompts": prompts, "max_tokens": max_tokens, **more})
         said = self._read()
         each = [Answer(**answer) for answer in said.pop("answers")]
         now = Counts(said.pop("external_hits"), said.pop("preemptions"))
@@ -153,25 +140,22 @@ class Engine:
 
     def end(self) -> None:
         """As at the end of a program. Processes that are killed leave shared memory behind."""
-        assert self._child.stdin is not None
-        with contextlib.suppress(OSError):
-            self._child.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(30)
+        self._line.close()
+        self._child.join(30)
         self.kill()
 
     def kill(self) -> None:
         """All of its processes at once."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        self._answers.close()
+            os.killpg(self.pid, signal.SIGKILL)
+        self._child.join()
+        self._line.close()
 
     def _read(self) -> dict[str, Any]:
-        line = self._answers.readline()
-        if not line:
-            raise AssertionError(f"the engine ended:\n{self.log()[-4000:]}")
-        return json.loads(line)
+        try:
+            return self._line.recv()
+        except (EOFError, ConnectionError):
+            raise AssertionError(f"the engine ended:\n{self.log()[-4000:]}") from None
 
 
 def off_where_parted(answer: Answer, expected: Answer) -> float:
