@@ -78,6 +78,8 @@ absl::Status CheckEntry(const std::string& path, const std::string& name) {
       ", this is ", geteuid(), ": run prefixd as that user, or chown -R the directory"));
 }
 
+}  // namespace
+
 // Refuses a directory that is neither empty nor a store: a mistyped path would be made 0700 and
 // filled. Any one of our names makes it a store, which may have lost the others.
 absl::Status CheckOurs(const std::string& path) {
@@ -96,6 +98,8 @@ absl::Status CheckOurs(const std::string& path) {
       absl::StrCat("segment store: directory ", path,
                    " is neither empty nor a prefixd store, it holds ", foreign));
 }
+
+namespace {
 
 absl::Status MakePrivateDirectory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();

@@ -27,6 +27,11 @@ inline constexpr const char* kBordersName = "prefixd.borders";
 inline constexpr const char* kSecondBordersName = "prefixd.borders.2";
 inline constexpr const char* kDamagedPrefix = "damaged-";
 
+// Returns FailedPrecondition if the directory is neither empty nor a store, or a store with a link
+// or a file of another user in it: names it, its owner and what to do. Unavailable if it cannot be
+// listed. Thread-safe.
+absl::Status CheckOurs(const std::string& path);
+
 // Thread-safe. The destructor gives up the lock.
 class StoreDirectory {
  public:

@@ -1,5 +1,9 @@
 // T6: a start ends in service whatever the SSD tier's disk or metadata is like, and what was
 // cleared stays cleared.
+#include <gmock/gmock.h>
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <fstream>
 
 #include "ssd/segment_store.h"
@@ -8,6 +12,8 @@
 
 namespace prefixd::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 class TierTest : public SharedCacheTest {
  protected:
@@ -123,6 +129,31 @@ TEST_F(TierTest, T6WhatNoTimeMendsIsStillRefused) {
   std::ofstream(dir_.path() + "/foreign/file") << "precious";
   second.directory = dir_.path() + "/foreign";
   EXPECT_TRUE(absl::IsFailedPrecondition(refused(second))) << "somebody else's";
+}
+
+// A prefixd that once ran as root leaves such files.
+TEST_F(TierTest, T6AStoreWithAKeyOfAnotherUserIsRefusedAndSaysWhose) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  Open(OnDisk());
+  cache_.reset();
+  ASSERT_EQ(chown((Directory() + "/prefixd.key").c_str(), 12345, 12345), 0);
+  cache::Options options = OnDisk();
+  options.directory = Directory();
+  const absl::Status refused = cache::Cache::Open(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("holds prefixd.key, which belongs to user 12345, this is 0: run "
+                        "prefixd as that user, or chown -R the directory"));
+}
+
+TEST_F(TierTest, ABudgetOfAClosedTierIsRefusedAsThat) {
+  disk_->FailWrites(ENOSPC);
+  Open(OnDisk());
+  ASSERT_EQ(Counter("ssd.closed"), 1u);
+  const absl::Status refused = cache_->SetBudgets(0, uint64_t{64} << 20).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("the SSD tier is closed and is tried again"));
 }
 
 TEST_F(TierTest, T6AStoreWithDamagedMetadataIsMovedAsideAndTheArenaIsServed) {

@@ -91,7 +91,10 @@ SsdRoom Segments::MakeRoom(uint64_t bytes, uint64_t keep_after, Leaving* leaving
 absl::Status Segments::CheckBudget(uint64_t ssd_bytes) const {
   if (context_->store == nullptr) {
     return absl::FailedPreconditionError(
-        "budget: prefixd runs without an SSD tier; start it with an SSD budget");
+        context_->has_ssd()
+            ? "budget: the SSD tier is closed and is tried again, prefixd's log says why; set its "
+              "budget once it is open"
+            : "budget: prefixd runs without an SSD tier; start it with an SSD budget");
   }
   if (ssd_bytes < 2 * context_->options.segment_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(

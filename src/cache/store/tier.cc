@@ -11,6 +11,7 @@
 #include "base/secret_file.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "ssd/store_directory.h"
 
 namespace prefixd::cache {
 namespace {
@@ -42,6 +43,8 @@ ssd::OnUnknownFormat CountUnknownFormats(Context* context) {
 absl::Status Tier::CheckKey() const {
   const auto key = base::ReadSecret(context_->KeyPlaces().store);
   if (!key.ok() && !absl::IsDataLoss(key.status())) {
+    // A directory of another user is no disk that fails: no later try opens it.
+    PREFIXD_RETURN_IF_ERROR(ssd::CheckOurs(context_->options.directory));
     return absl::UnavailableError(key.status().message());
   }
   if (key.ok() && key->has_value() && **key != context_->hash_key) {
