@@ -8,8 +8,6 @@
 namespace prefixd::testing {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 TEST(WriteBudgetTest, AWindowsWorthMayGoAtOnceAndComesBackAtTheRate) {
   base::FakeClock clock;
   cache::WriteBudget budget({.bytes_per_s = 1000, .window = std::chrono::seconds(60)}, &clock);

@@ -6,8 +6,6 @@
 namespace prefixd::testing {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 std::vector<ssd::SegmentInfo> Segments(size_t count) {
   std::vector<ssd::SegmentInfo> segments;
   for (uint64_t i = 0; i < count; ++i) {

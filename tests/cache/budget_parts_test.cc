@@ -13,7 +13,6 @@
 namespace prefixd::testing {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr const char* kNoRoom = "/dev/shm or the machine is too small for this budget";
 
 // Blocks of 16 tokens in one page of 4 KiB, whose names take a twentieth of what the pages take.

@@ -14,6 +14,8 @@
 
 namespace prefixd::testing {
 
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+
 using block::Token;
 using Tokens = std::vector<Token>;
 

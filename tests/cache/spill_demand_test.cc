@@ -6,8 +6,6 @@
 namespace prefixd::testing {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 class SpillDemandTest : public CacheTest {
  protected:
   struct Level {
