@@ -69,6 +69,7 @@ Context::~Context() {
     cudaStreamSynchronize(load_stream_);
     cudaStreamDestroy(load_stream_);
   }
+  for (const cudaStream_t stream : expand_streams_) cudaStreamDestroy(stream);
   if (scratch_ != nullptr) cudaMemPoolDestroy(scratch_);
   if (page_tier_ != nullptr) cudaFree(page_tier_->memory);  // waits for who reads it
   cudaGetLastError();
@@ -120,6 +121,26 @@ absl::Status Context::Prepare() {
   uint64_t keep = ~uint64_t{0};
   return FromCuda(cudaMemPoolSetAttribute(scratch_, cudaMemPoolAttrReleaseThreshold, &keep),
                   "open: memory pool");
+}
+
+absl::StatusOr<cudaStream_t> Context::TakeExpandStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!expand_streams_.empty()) {
+      const cudaStream_t stream = expand_streams_.back();
+      expand_streams_.pop_back();
+      return stream;
+    }
+  }
+  cudaStream_t stream = nullptr;
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "load: stream"));
+  return stream;
+}
+
+void Context::GiveExpandStream(cudaStream_t stream) {
+  const std::lock_guard lock(mutex_);
+  expand_streams_.push_back(stream);
 }
 
 absl::Status Context::KeepPages(uint64_t budget_bytes) {

@@ -46,6 +46,10 @@ class Context {
   size_t bounce_chunk_bytes() const { return bounce_chunk_bytes_; }
   // For loads that bring no stream of their own; does not wait for the legacy default stream.
   cudaStream_t load_stream() const { return load_stream_; }
+  // A stream for the expansions of one load, which run beside its copies. Give it back when nothing
+  // is queued on it.
+  absl::StatusOr<cudaStream_t> TakeExpandStream();
+  void GiveExpandStream(cudaStream_t stream);
   // For memory that lives as long as a load; keeps what is freed.
   cudaMemPool_t scratch() const { return scratch_; }
 
@@ -86,7 +90,8 @@ class Context {
   cudaMemPool_t scratch_ = nullptr;
   Chunks tables_;
   Chunks bounce_;
-  mutable std::mutex mutex_;  // guards arenas_, and page_tier_ until it is set
+  mutable std::mutex mutex_;                  // guards what follows; page_tier_ until it is set
+  std::vector<cudaStream_t> expand_streams_;  // that no load has
   std::vector<const Arena*> arenas_;
   std::unique_ptr<PageTier> page_tier_;
 };

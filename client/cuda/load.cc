@@ -16,6 +16,8 @@
 namespace prefixd::cuda {
 namespace {
 
+constexpr size_t kScratchAlignment = 256;
+
 template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("load: ", parts...));
@@ -160,8 +162,13 @@ absl::StatusOr<std::unique_ptr<Load>> Load::Begin(Context* context,
 
 Load::~Load() {
   if (context_->Enter().ok() && stream_ != nullptr) {
+    cudaStreamSynchronize(stream_);  // an expansion may wait for it
+    if (expand_stream_ != nullptr) {
+      cudaStreamSynchronize(expand_stream_);
+      context_->GiveExpandStream(expand_stream_);
+    }
     if (scratch_ != nullptr) cudaFreeAsync(scratch_, stream_);
-    cudaStreamSynchronize(stream_);
+    if (gathered_ != nullptr) cudaEventDestroy(gathered_);
   }
   if (table_ != nullptr) context_->tables().GiveUnused(table_);
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
@@ -203,10 +210,13 @@ absl::Status Load::Queue(const prefixd_cuda_load_options& options, std::vector<L
   }
   for (const LoadLayer& layer : layers) {
     PREFIXD_RETURN_IF_ERROR(QueueLayer(layer, options));
-    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(events_[recorded_], stream_), "load: event"));
-    ++recorded_;
   }
-  return absl::OkStatus();
+  if (last_expansion_ == nullptr) return absl::OkStatus();
+  return FromCuda(cudaStreamWaitEvent(stream_, last_expansion_, 0), "load: expansions");
+}
+
+absl::Status Load::RecordLayer(cudaStream_t stream) {
+  return FromCuda(cudaEventRecord(events_[recorded_++], stream), "load: event");
 }
 
 absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_options& options) {
@@ -215,7 +225,7 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
   const std::vector<WantedBlock> wanted =
       WantedBlocks(layer.blocks, layer.block_count, expands ? options.begin : 0,
                    expands ? EndOf(options) : std::numeric_limits<uint64_t>::max());
-  if (wanted.empty()) return absl::OkStatus();
+  if (wanted.empty()) return RecordLayer(stream_);
   std::vector<Source> sources;  // over PCIe, or from other device memory
   std::vector<Source> copies;   // from device pages
   std::vector<BlockPart> parts;
@@ -257,17 +267,18 @@ absl::Status Load::QueueLayer(const LoadLayer& layer, const prefixd_cuda_load_op
     sources.push_back(source);
     if (expands) scratch_bytes += bytes;
   }
-  PREFIXD_RETURN_IF_ERROR(Scratch(scratch_bytes));
-  size_t at = 0;
+  PREFIXD_ASSIGN_OR_RETURN(std::byte * scratch, Scratch(scratch_bytes));
   for (Source& source : sources) {
     if (source.to != nullptr) continue;
-    source.to = scratch_ + at;
-    parts[source.part].units = reinterpret_cast<const uint8_t*>(scratch_ + at);
-    at += source.bytes;
+    source.to = scratch;
+    parts[source.part].units = reinterpret_cast<const uint8_t*>(scratch);
+    scratch += source.bytes;
   }
   PREFIXD_RETURN_IF_ERROR(Gather(sources));
   PREFIXD_RETURN_IF_ERROR(Publish(first_filled));
-  return expands ? Expand(layer, parts) : Gather(copies);
+  if (expands) return Expand(layer, parts);
+  PREFIXD_RETURN_IF_ERROR(Gather(copies));
+  return RecordLayer(stream_);
 }
 
 absl::StatusOr<const std::byte*> Load::KeptAt(const LoadLayer& layer, const Source& source,
@@ -309,8 +320,16 @@ absl::Status Load::Publish(size_t first) {
 }
 
 absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts) {
+  if (expand_stream_ == nullptr) {
+    PREFIXD_ASSIGN_OR_RETURN(expand_stream_, context_->TakeExpandStream());
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(cudaEventCreateWithFlags(&gathered_, cudaEventDisableTiming), "load: event"));
+  }
+  PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(gathered_, stream_), "load: gathered"));
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaStreamWaitEvent(expand_stream_, gathered_, 0), "load: gathered"));
   PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), parts.data(),
-                                                 parts.size() * sizeof(BlockPart), stream_));
+                                                 parts.size() * sizeof(BlockPart), expand_stream_));
   ExpandArguments arguments{
       .key = layer.key,
       .value = layer.value,
@@ -321,26 +340,36 @@ absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& 
   std::copy(layer.formats.begin(), layer.formats.end(), arguments.formats);
   bool used[kMostFormats] = {};
   for (const BlockPart& part : parts) used[part.format] = true;
-  const cudaError_t error = QueueExpand(arguments, used, stream_);
-  PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, stream_));
-  return FromCuda(error, "load: expand");
+  const cudaError_t error = QueueExpand(arguments, used, expand_stream_);
+  PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, expand_stream_));
+  PREFIXD_RETURN_IF_ERROR(FromCuda(error, "load: expand"));
+  last_expansion_ = expanded_[half_] = events_[recorded_];
+  return RecordLayer(expand_stream_);
 }
 
-// The next layer's pages overwrite this one's in stream order.
-absl::Status Load::Scratch(size_t bytes) {
-  if (bytes <= scratch_bytes_) return absl::OkStatus();
-  if (scratch_ != nullptr) {
-    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaFreeAsync(scratch_, stream_), "load: scratch"));
-    scratch_ = nullptr;
-    scratch_bytes_ = 0;
+absl::StatusOr<std::byte*> Load::Scratch(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  half_ = 1 - half_;
+  const bool grows = bytes > half_bytes_;
+  const cudaEvent_t out = grows ? last_expansion_ : expanded_[half_];
+  if (out != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaStreamWaitEvent(stream_, out, 0), "load: scratch"));
   }
-  void* memory = nullptr;
-  PREFIXD_RETURN_IF_ERROR(
-      FromCuda(cudaMallocFromPoolAsync(&memory, bytes, context_->scratch(), stream_),
-               "load: device memory for pages"));
-  scratch_ = static_cast<std::byte*>(memory);
-  scratch_bytes_ = bytes;
-  return absl::OkStatus();
+  if (grows) {
+    if (scratch_ != nullptr) {
+      PREFIXD_RETURN_IF_ERROR(FromCuda(cudaFreeAsync(scratch_, stream_), "load: scratch"));
+      scratch_ = nullptr;
+      half_bytes_ = 0;
+    }
+    const size_t half = (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    void* memory = nullptr;
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(cudaMallocFromPoolAsync(&memory, 2 * half, context_->scratch(), stream_),
+                 "load: device memory for pages"));
+    scratch_ = static_cast<std::byte*>(memory);
+    half_bytes_ = half;
+  }
+  return scratch_ + half_ * half_bytes_;
 }
 
 absl::Status Load::Gather(const std::vector<Source>& sources) {
@@ -418,8 +447,10 @@ absl::Status Load::Keep(cudaStream_t stream) {
 absl::Status Load::End(prefixd_cuda_load_counts* out) {
   PREFIXD_RETURN_IF_ERROR(context_->Enter());
   Give(counts_, out);
-  if (recorded_ == 0) return absl::OkStatus();
-  return FromCuda(cudaEventSynchronize(events_[recorded_ - 1]), "load");
+  for (size_t i = 0; i < recorded_; ++i) {
+    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventSynchronize(events_[i]), "load"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace prefixd::cuda

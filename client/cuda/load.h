@@ -1,10 +1,12 @@
 // Load: pages of a lease on their way to the GPU, layer by layer, with an event for each layer.
 //
 // Belongs to one thread at a time. Pinned pages are read by a kernel where they lie; others are
-// copied into a bounce buffer by threads first.
+// copied into a bounce buffer by threads first. While a layer is expanded into an engine's tensors,
+// the next one travels.
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -78,18 +80,26 @@ class Load {
   absl::Status Publish(size_t first);
   void ReleasePages();
   absl::Status Expand(const LoadLayer& layer, const std::vector<BlockPart>& parts);
+  absl::Status RecordLayer(cudaStream_t stream);
   absl::Status Gather(const std::vector<Source>& sources);
   absl::Status GatherPinned(const std::vector<Piece>& pieces);
   absl::Status GatherBounced(const std::vector<Source>& sources);
-  absl::Status Scratch(size_t bytes);
+  // Returns memory for the pages of a layer that is expanded, once the layer before the last is out
+  // of it.
+  absl::StatusOr<std::byte*> Scratch(size_t bytes);
 
   Context* const context_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr;    // gathers; waits for all of the load in the end
   std::vector<cudaEvent_t> events_;  // recorded in the order of layers
   size_t recorded_ = 0;
-  std::byte* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;
-  Chunk* table_ = nullptr;  // the engine's blocks
+  cudaStream_t expand_stream_ = nullptr;   // null: no layer is expanded
+  cudaEvent_t gathered_ = nullptr;         // the pages of the layer that is expanded next
+  cudaEvent_t last_expansion_ = nullptr;   // of events_; null: none
+  std::byte* scratch_ = nullptr;           // two halves, which layers take in turns
+  size_t half_bytes_ = 0;                  // of each
+  size_t half_ = 0;                        // of the layer that is queued
+  std::array<cudaEvent_t, 2> expanded_{};  // of events_: the layer that was in each half last
+  Chunk* table_ = nullptr;                 // the engine's blocks
   prefixd_cuda_load_counts counts_ = {};
   PageTier* const tier_;           // null: there are no device pages
   std::vector<KeptPage*> held_;    // one reference to each

@@ -200,7 +200,8 @@ typedef struct prefixd_cuda_load_options {
   // Host memory, read before the call returns. Entry i is the engine's block of tokens
   // [i * block_tokens, ...) of the sequence.
   const int32_t* table;
-  void* stream;  // NULL = one of the context's
+  // NULL = one of the context's. What is queued on it after the call sees all layers.
+  void* stream;
   // NULL, or a cudaEvent_t: the GPU waits for it before it writes to tensors and pages.
   void* after;
 } prefixd_cuda_load_options;
