@@ -20,6 +20,12 @@ void AppendPhase(const char* what, uint64_t us, std::string* text) {
   absl::StrAppend(text, ", ", what, " ", LatencyText(static_cast<double>(us)));
 }
 
+// An engine computes the last token of every prompt itself and asks for no more than it can use.
+std::string CauseOf(v1::ShortenReason reason) {
+  return reason == v1::SHORTEN_REASON_MAX_TOKENS ? "the worker's own limit (max_tokens)"
+                                                 : NameOf(reason);
+}
+
 std::string Sentence(const v1::PastAnswer& past) {
   std::string text = absl::StrCat(
       PrintableText(past.request_id()), " (", PrintableText(past.worker()), ", ",
@@ -28,7 +34,7 @@ std::string Sentence(const v1::PastAnswer& past) {
       past.space_id().empty() ? "" : " in space " + ShortId(past.space_id()), ", ",
       EndSentence(past.match_ended_by(), past.matched_tokens(), past.diverged_sequences()));
   for (const v1::Shortening& by : past.shortened_by()) {
-    absl::StrAppend(&text, "; ", NameOf(by.reason()), " took ", Plural(by.tokens_lost(), "token"));
+    absl::StrAppend(&text, "; ", CauseOf(by.reason()), " took ", Plural(by.tokens_lost(), "token"));
   }
   if (past.pending_tokens() > 0) {
     absl::StrAppend(&text, "; another worker was computing ", CountText(past.pending_tokens()));

@@ -480,6 +480,14 @@ TEST(ViewsTest, WhyIsASentenceEach) {
   EXPECT_EQ(WhyView(none), "none of the 12 answers that prefixd remembers is such a one\n");
 }
 
+TEST(ViewsTest, WhyCallsALimitThatTheWorkerSetItsOwn) {
+  v1::WhyReply reply = SampleWhy();
+  v1::Shortening& by = *reply.mutable_answers(1)->mutable_shortened_by(0);
+  by.set_reason(v1::SHORTEN_REASON_MAX_TOKENS);
+  by.set_tokens_lost(1);
+  EXPECT_THAT(WhyView(reply), HasSubstr("; the worker's own limit (max_tokens) took 1 token;"));
+}
+
 TEST(ViewsTest, WhyOfAMissFromTheFirstTokenSaysHowToFindTheSpaceThatHasIt) {
   v1::WhyReply reply = SampleWhy();
   EXPECT_THAT(WhyView(reply), Not(HasSubstr("--explain")));

@@ -125,7 +125,7 @@ std::vector<TopLine> SessionTable(const TopView& view, size_t columns, size_t ro
 std::vector<TopLine> PrefixTable(const TopView& view, size_t room) {
   if (room < 3) return {};
   std::vector<Column> layout = {
-      {"HOTTEST PREFIX", 30, true}, {"REQUESTS", 8}, {"READ", 12}, {"RAM", 10}};
+      {"HOTTEST PREFIX", 30, true}, {"REQUESTS", 8}, {"LAST READ", 12}, {"RAM", 10}};
   if (view.drilled.empty()) layout.push_back({"SPACE", 8, true});
   std::vector<std::string> titles;
   for (const Column& column : layout) titles.push_back(column.title);
