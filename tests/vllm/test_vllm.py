@@ -191,15 +191,17 @@ class PressureTest(DaemonTest):
 
     def test_V4_chunks_preemption_and_many_at_once_change_no_answer(self) -> None:
         end = time.monotonic() + 60 * MINUTES
-        rounds = preemptions = 0
-        while rounds < 2 or time.monotonic() < end:  # what one stores, the next ones load
+        rounds = preemptions = hits = 0
+        enough = 20 * PAGE  # vLLM shares some itself
+        # What one round stores, the next ones load; a busy machine stores it late.
+        while rounds < 2 or (hits <= enough and rounds < 20) or time.monotonic() < end:
             rounds += 1
             answers = self.engine.ask(*self.prompts, max_tokens=ANSWER, forget=True)
             for answer, expected in zip(answers.each, self.expected, strict=True):
                 assert_as_alone(self, answer, expected)
-            preemptions += answers.preemptions
+            preemptions, hits = preemptions + answers.preemptions, answers.external_hits
         self.assertGreater(preemptions, 0)
-        self.assertGreater(answers.external_hits, 20 * PAGE)  # vLLM shares some itself
+        self.assertGreater(hits, enough)
         if rounds > 2:
             said = f"{rounds} rounds of {len(self.prompts)} requests at once in {MINUTES:g} minutes"
             print(f"{said}, {preemptions} preemptions", flush=True)
