@@ -148,6 +148,7 @@ class Engine:
         """All of its processes at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        self._child.kill()  # it may have had no session of its own yet
         self._child.join()
         self._line.close()
 
