@@ -84,8 +84,8 @@ class Load {
   absl::Status Gather(const std::vector<Source>& sources);
   absl::Status GatherPinned(const std::vector<Piece>& pieces);
   absl::Status GatherBounced(const std::vector<Source>& sources);
-  // Returns memory for the pages of a layer that is expanded, once the layer before the last is out
-  // of it.
+  // Returns memory for the pages of the layer that is expanded next. stream_ waits until the layer
+  // whose pages were there is expanded.
   absl::StatusOr<std::byte*> Scratch(size_t bytes);
 
   Context* const context_;
