@@ -145,7 +145,9 @@ EventPublisher::EventPublisher(cache::Cache* cache, Options options,
       options_(std::move(options)),
       sockets_(std::move(sockets)),
       publish_endpoint_(sockets_->publish_endpoint()),
-      replay_endpoint_(sockets_->replay_endpoint()) {
+      replay_endpoint_(sockets_->replay_endpoint()),
+      next_sequence_(static_cast<uint64_t>(base::SystemClock::Get().UnixMicros())),
+      snapshot_sequence_(next_sequence_) {
   BeginSnapshot();
   thread_ = std::thread([this] { Run(); });
 }
@@ -192,7 +194,7 @@ void EventPublisher::Clear() {
   for (const auto& [id, space] : spaces_) {
     if (space.published) topics.insert(TopicOf(space));
   }
-  if (options_.topic.find("{model}") == std::string::npos) topics.insert(options_.topic);
+  if (topics.empty()) topics.insert(TopicOf({}));  // what an earlier life published is gone
   snapshot_sequence_ = next_sequence_;
   for (const std::string& topic : topics) Send(topic, {AllBlocksCleared()});
 }
@@ -239,7 +241,7 @@ void EventPublisher::Replay(const std::vector<std::string>& request) {
     taken = sockets_->Reply(request[0], sent.topic, at, sent.payload);
   }
   if (taken) sockets_->Reply(request[0], "", kEndOfReplay, "");
-  // Beyond the end: its sequence is of an earlier life.
+  // Beyond the end: its sequence is of an earlier life, by a clock that was set back since.
   const bool knows = from <= next_sequence_ && (from >= oldest || snapshot_sequence_ >= oldest);
   if (!knows) BeginSnapshot();
 }

@@ -68,7 +68,6 @@ class Subscriber:
         self.host, self.topic = host, topic
         self.context = zmq.Context()
         self.last = -1
-        self.replays = self.lives = 0
         self.topics: set[bytes] = set()
         self.indexes = {decode: Index() for decode in (by_vllm, by_dynamo, by_llm_d)}
         self.subscribe()
@@ -94,24 +93,19 @@ class Subscriber:
     def take(self, topic: bytes, number: bytes, payload: bytes) -> None:
         sequence = int.from_bytes(number, "big")
         if sequence <= self.last:
-            if Cleared() not in by_vllm(payload, BLOCK) and not self.is_new_life(sequence):
+            if Cleared() not in by_vllm(payload, BLOCK):
                 return  # it came by the replay before
-            self.lives += 1
-            self.last = -1
+            self.last = sequence - 1  # the clock was set back before prefixd began again
         if sequence > self.last + 1:
             self.catch_up()
         if sequence == self.last + 1:
             self.apply(topic, sequence, payload)
-
-    def is_new_life(self, sequence: int) -> bool:
-        return False
 
     def read(self) -> None:
         while self.live.poll(0):
             self.take(*self.live.recv_multipart())
 
     def catch_up(self) -> None:
-        self.replays += 1
         with self.context.socket(zmq.DEALER) as asks:
             asks.setsockopt(zmq.LINGER, 0)
             asks.connect(self.host.replay)
@@ -204,6 +198,24 @@ class PublisherTest(unittest.TestCase):
             after = self.assert_equal(host, subscriber)
             self.assertEqual(set(after.blocks), set(before.blocks))
 
+    def test_who_was_away_while_prefixd_began_again_hears_that_it_did(self) -> None:
+        host = self.host()
+        subscriber, worker = self.subscriber(host), self.worker(host)
+        worker.store(tokens_of(1, 4 * BLOCK))
+        host.flush()
+        self.assert_equal(host, subscriber)
+        subscriber.leave()
+        worker.close()
+        host.text("clear", "--all", "--yes")
+        host.again(signal.SIGKILL)
+        worker = self.worker(host)
+        for number in range(2, 10):  # more batches than the subscriber had of the life before
+            worker.store(tokens_of(number, 2 * BLOCK))
+            self.assert_equal(host, self.subscriber(host))
+        host.flush()
+        subscriber.subscribe()
+        self.assertEqual(len(self.assert_equal(host, subscriber).blocks), 16)
+
     def test_the_topic_names_the_model(self) -> None:
         host = self.host("--events-topic=kv@10.0.0.7:8000@{model}")
         one, other = self.worker(host, "org/one"), self.worker(host, "org/other")
@@ -211,7 +223,8 @@ class PublisherTest(unittest.TestCase):
         other.store(tokens_of(2, 2 * BLOCK))
         both = self.subscriber(host, b"kv@")
         self.assert_equal(host, both)
-        self.assertEqual(both.topics, {b"kv@10.0.0.7:8000@org/one", b"kv@10.0.0.7:8000@org/other"})
+        topics = {b"kv@10.0.0.7:8000@" + model for model in (b"", b"org/one", b"org/other")}  # none when prefixd began
+        self.assertEqual(both.topics, topics)
 
     def test_an_address_beyond_loopback_is_said_and_one_in_use_ends_the_start(self) -> None:
         host = self.host(publish="tcp://127.0.0.1:*")
