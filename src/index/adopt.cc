@@ -126,7 +126,7 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   const PageRef ref = InfoOf(*node, page).ref;
   impl_->adopted_uses.push_back({ref, adopted.last_use});
   block::PageMarks* const marks = page.marks();
-  const uint64_t readers = marks == nullptr ? 0 : marks->holders.load(std::memory_order_acquire);
+  const uint64_t readers = marks == nullptr ? 0 : marks->ReadHolders();
   page.Use().slots |= readers;
   WriteMarks(*node, page, adopted.last_use);
   // Its readers may be gone or not. The page is held until that is known.

@@ -47,7 +47,7 @@ void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t n
   ++node.pins;
   if (lease.slot < block::kArenaSlots) use.slots |= uint64_t{1} << lease.slot;
   if (use.marks != nullptr) {
-    use.marks->holders.store(use.slots, std::memory_order_release);
+    use.marks->SetHolders(use.slots);
     use.marks->last_use.store(now, std::memory_order_relaxed);
   }
   lease.pages.push_back(
@@ -62,7 +62,7 @@ bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   if (--use.holders > 0) return true;
   sums.Remove(node, page);
   use.slots = 0;
-  if (use.marks != nullptr) use.marks->holders.store(0, std::memory_order_release);
+  if (use.marks != nullptr) use.marks->SetHolders(0);
   if (!use.condemned) {
     sums.memory_bytes -= page.UseBytes();
     page.Fold();

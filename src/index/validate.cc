@@ -93,7 +93,7 @@ absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
       return Broken(node, "bits without a holder");
     if (page.marks() == nullptr) continue;
     if (!page.has_extent()) return Broken(node, "marks without an extent");
-    if (page.marks()->holders.load() != page.slots()) return Broken(node, "holders in the marks");
+    if (page.marks()->ReadHolders() != page.slots()) return Broken(node, "holders in the marks");
     const std::array<uint64_t, 2> ends = EndsIn(node, page);
     if (page.marks()->ends[0].load() != ends[0] || page.marks()->ends[1].load() != ends[1]) {
       return Broken(node, "ends in the marks");

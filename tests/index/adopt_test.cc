@@ -69,7 +69,7 @@ TEST_F(AdoptTest, AdoptedPagesAreHitsThatMustBeCheckedFirst) {
   Verify(refs[0]);
   EXPECT_EQ(Acquire(stored).pages[0].state, PageState::kRam);
   EXPECT_EQ(Acquire(stored).pages[0].extent, pages[0].page.extent);
-  EXPECT_EQ(MarksOf(pages[0].page.extent).holders.load(), 2u);
+  EXPECT_EQ(MarksOf(pages[0].page.extent).ReadHolders(), 2u);
 }
 
 TEST_F(AdoptTest, WhileUnverifiedAPageIsNeitherGivenUpNorSpilledNorMoved) {
@@ -239,7 +239,7 @@ TEST_F(AdoptTest, ACopyThatIsDroppedOnSsdWhileItIsCheckedMakesThePageDirty) {
 
 TEST_F(AdoptTest, ACorruptPageThatIsHeldIsFreeOnlyWhenItsReadersAreGone) {
   auto pages = PagesOf(Count(1, 16));
-  pages[0].page.marks->holders = 1u << 6;
+  pages[0].page.marks->SetHolders(1u << 6);
   const auto refs = AdoptAll(pages);
   const block::LeaseId lease = index_.AdoptLease(kOther, 6, refs);
   index_.PruneHoles();
@@ -247,7 +247,7 @@ TEST_F(AdoptTest, ACorruptPageThatIsHeldIsFreeOnlyWhenItsReadersAreGone) {
   index_.FailPromotion(refs[0], kCorrupt);
   EXPECT_EQ(Match(Count(1, 16)).restorable_tokens, 0u);
   EXPECT_THAT(index_.TakeFreed(), IsEmpty());
-  EXPECT_EQ(pages[0].page.marks->holders.load(), 1u << 6);  // for the daemon after the next kill
+  EXPECT_EQ(pages[0].page.marks->ReadHolders(), 1u << 6);  // for the daemon after the next kill
   Store(Count(1, 16));
   EXPECT_TRUE(index_.Release(lease).ok());
   EXPECT_THAT(index_.TakeFreed(), ElementsAre(pages[0].page.extent));
@@ -257,18 +257,18 @@ TEST_F(AdoptTest, ACorruptPageThatIsHeldIsFreeOnlyWhenItsReadersAreGone) {
 TEST_F(AdoptTest, WhatAnEarlierSessionReadsStaysUntilItsLeaseEnds) {
   const Tokens stored = Count(1, 32);
   auto pages = PagesOf(stored);
-  for (AdoptedPage& page : pages) page.page.marks->holders = 1u << 6 | 1u << 9;
+  for (AdoptedPage& page : pages) page.page.marks->SetHolders(1u << 6 | 1u << 9);
   const auto refs = AdoptAll(pages);
   const block::LeaseId lease = index_.AdoptLease(kOther, 6, refs);
   index_.PruneHoles();
   for (const PageRef& page : refs) Verify(page);
   EvictAll();
   EXPECT_THAT(index_.TakeFreed(), IsEmpty());
-  EXPECT_NE(pages[1].page.marks->holders.load() & 1u << 6, 0u);
+  EXPECT_NE(pages[1].page.marks->ReadHolders() & 1u << 6, 0u);
   EXPECT_EQ(index_.ListLeases()[0].pages, 2u);
   EXPECT_EQ(index_.ListLeases()[0].session, kOther);
   EXPECT_TRUE(index_.Release(lease).ok());
-  EXPECT_EQ(pages[1].page.marks->holders.load(), 0u);
+  EXPECT_EQ(pages[1].page.marks->ReadHolders(), 0u);
   EvictAll();
   EXPECT_EQ(index_.TakeFreed().size(), 2u);
 }
@@ -276,7 +276,7 @@ TEST_F(AdoptTest, WhatAnEarlierSessionReadsStaysUntilItsLeaseEnds) {
 TEST_F(AdoptTest, ATailThatIsSupersededWhileAdoptingStaysForItsReader) {
   const Tokens stored = Count(1, 16);
   auto tail = PagesOf(FirstOf(stored, 9));
-  tail[0].page.marks->holders = 1;
+  tail[0].page.marks->SetHolders(1);
   const auto refs = AdoptAll(tail);
   AdoptAll(PagesOf(stored));
   EXPECT_THAT(index_.TakeFreed(), IsEmpty());
@@ -289,11 +289,11 @@ TEST_F(AdoptTest, ATailThatIsSupersededWhileAdoptingStaysForItsReader) {
 
 TEST_F(AdoptTest, BitsOfReadersThatAreGoneAreClearedWhenAdoptionEnds) {
   auto pages = PagesOf(Count(1, 16));
-  pages[0].page.marks->holders = 1u << 20;
+  pages[0].page.marks->SetHolders(1u << 20);
   const auto refs = AdoptAll(pages);
-  EXPECT_EQ(pages[0].page.marks->holders.load(), 1u << 20);  // until then nobody knows
+  EXPECT_EQ(pages[0].page.marks->ReadHolders(), 1u << 20);  // until then nobody knows
   index_.PruneHoles();
-  EXPECT_EQ(pages[0].page.marks->holders.load(), 0u);
+  EXPECT_EQ(pages[0].page.marks->ReadHolders(), 0u);
   Verify(refs[0]);
   EvictAll();
   EXPECT_EQ(index_.TakeFreed().size(), 1u);

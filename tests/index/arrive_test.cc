@@ -41,8 +41,8 @@ TEST_F(ArriveTest, ALeaseHasThePagesBeforeTheyAreThere) {
   const std::vector<PageInfo> now = index_.LeasedPages(lease.lease, {}, 48).value();
   EXPECT_EQ(now[1].extent, extent);
   EXPECT_EQ(now[1].check, 77u);
-  EXPECT_EQ(now[2].state, PageState::kRam);       // dirty: no disk has it
-  EXPECT_EQ(MarksOf(extent).holders.load(), 0u);  // the session has no slot
+  EXPECT_EQ(now[2].state, PageState::kRam);      // dirty: no disk has it
+  EXPECT_EQ(MarksOf(extent).ReadHolders(), 0u);  // the session has no slot
   EXPECT_TRUE(index_.Release(lease.lease).ok());
 }
 

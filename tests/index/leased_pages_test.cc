@@ -87,7 +87,7 @@ TEST_F(TwoGroupTest, ATableSaysWhatThePagesSay) {
   ASSERT_EQ(table.offsets.size(), listed.pages.size());
   for (size_t i = 0; i < listed.pages.size(); ++i) {
     EXPECT_EQ(table.offsets[i], listed.pages[i].extent.offset) << i;
-    EXPECT_EQ(MarksOf(listed.pages[i].extent).holders.load(), 8u) << i;
+    EXPECT_EQ(MarksOf(listed.pages[i].extent).ReadHolders(), 8u) << i;
   }
 }
 
@@ -120,7 +120,7 @@ TEST_F(LeasedPagesTest, AWriterGetsALeaseOnWhatItPublished) {
   EXPECT_EQ(acquired.answer.restorable_tokens, 40u);
   EXPECT_THAT(StartsOf(acquired.pages), ElementsAre(16, 32));
   EXPECT_EQ(acquired.pages[1].tokens, 8u);
-  EXPECT_EQ(MarksOf(acquired.pages[0].extent).holders.load(), 8u);
+  EXPECT_EQ(MarksOf(acquired.pages[0].extent).ReadHolders(), 8u);
   EXPECT_EQ(index_.ListLeases()[0].session, kMe);
   const Acquired middle = index_.LeasePublished(id, 17, 32, 3);
   EXPECT_FALSE(middle.lease);

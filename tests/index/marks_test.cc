@@ -10,7 +10,7 @@ namespace {
 
 class MarksTest : public IndexTest {
  protected:
-  uint64_t Holders(const PageInfo& page) { return MarksOf(page.extent).holders.load(); }
+  uint64_t Holders(const PageInfo& page) { return MarksOf(page.extent).ReadHolders(); }
   // Bit k - 1: an end after k tokens.
   std::pair<uint64_t, uint64_t> Ends(const PageInfo& page) {
     return {MarksOf(page.extent).ends[0].load(), MarksOf(page.extent).ends[1].load()};
@@ -62,12 +62,12 @@ TEST_F(MarksTest, APageThatIsReadFromSsdWhileHeldGetsItsHoldersBits) {
   ASSERT_TRUE(index_.BeginPromotion(mine.pages[0].ref));
   const NewPage place = MakePage();
   index_.FinishPromotion(mine.pages[0].ref, place.extent, place.marks);
-  EXPECT_EQ(place.marks->holders.load(), 4u | 32u);
+  EXPECT_EQ(place.marks->ReadHolders(), 4u | 32u);
   EXPECT_EQ(place.marks->ends[0].load(), uint64_t{1} << 15);
   EXPECT_GT(place.marks->last_use.load(), 0);
   EXPECT_TRUE(index_.Release(mine.lease).ok());
   EXPECT_TRUE(index_.Release(other.lease).ok());
-  EXPECT_EQ(place.marks->holders.load(), 0u);
+  EXPECT_EQ(place.marks->ReadHolders(), 0u);
 }
 
 TEST_F(MarksTest, LastUseIsTheWallClockOfPublishAndOfAcquire) {

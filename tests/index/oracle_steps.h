@@ -326,7 +326,7 @@ class OracleSteps : public OracleWrites {
     adopted.last_use = Pick(1000);
     const uint32_t slot = OneIn(2) ? 42 : 21;
     const bool read = adopted.page.marks != nullptr && OneIn(3);
-    if (read) adopted.page.marks->holders = uint64_t{1} << slot;
+    if (read) adopted.page.marks->SetHolders(uint64_t{1} << slot);
     const auto ref = index_.Adopt(space_, adopted);
     const size_t base = oracle_.BaseOf(prefix);
     if (!HasParent(prefix, adopted.serials.parent)) {
@@ -439,7 +439,7 @@ class OracleSteps : public OracleWrites {
         if (!page.extent) continue;
         const auto marks = marks_.find(page.extent.offset);  // some have none
         if (marks == marks_.end()) continue;
-        ASSERT_EQ(marks->second.holders.load(), page.slots);
+        ASSERT_EQ(marks->second.ReadHolders(), page.slots);
       }
     }
     for (const uint64_t offset : poisoned_) ExpectPoison(marks_.at(offset));
