@@ -18,15 +18,18 @@ namespace {
 // PF_EXITING and PF_DUMPCORE of the kernel's process flags.
 constexpr uint64_t kExiting = 0x4 | 0x200;
 
-// The fields of /proc/PID/stat; `start` is 0 if it cannot be read.
+// The fields of the kernel's stat of a process; `start` is 0 if it cannot be read.
 struct Stat {
   char state = '?';
   uint64_t flags = 0, start = 0, pending_signals = 0;
 };
 
 Stat ReadStat(uint64_t pid) {
+  // Its first thread's has the same: qemu-user makes up /proc/PID/stat, and there alone another
+  // start than other processes read.
+  const std::string number = std::to_string(pid);
   std::stringstream text;
-  text << std::ifstream("/proc/" + std::to_string(pid) + "/stat").rdbuf();
+  text << std::ifstream("/proc/" + number + "/task/" + number + "/stat").rdbuf();
   const std::string line = text.str();
   // The second field, a name in parentheses, may hold anything.
   const size_t name_end = line.rfind(')');

@@ -307,8 +307,13 @@ void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
 }
 
 bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
-  if (bytes == 0 || madvise(map + offset, bytes, kPopulateWrite) == 0) return true;
-  return errno == EINVAL && base::AllocateRange(fd, 0, offset, bytes);  // an older kernel
+  if (bytes == 0) return true;
+  if (madvise(map + offset, bytes, kPopulateWrite) != 0) {
+    return errno == EINVAL && base::AllocateRange(fd, 0, offset, bytes);  // an older kernel
+  }
+  // Who runs us on another kernel than Linux may take the advice for a hint: qemu-user does.
+  const off_t hole = lseek(fd, static_cast<off_t>(offset), SEEK_HOLE);
+  return hole >= static_cast<off_t>(offset + bytes) || base::AllocateRange(fd, 0, offset, bytes);
 }
 
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
