@@ -82,7 +82,7 @@ uint64_t SpaceCheck(const std::byte* id, const std::byte* identity, uint32_t byt
 }
 
 void RetireRecord(block::PageRecord* record) {
-  // An exchange, so that no later write moves before it.
+  // An exchange: the compiler moves no later write before it (src/README.md, Locks).
   record->state.exchange(kFree, std::memory_order_acq_rel);
 }
 
