@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,14 +35,19 @@ class WheelTest(unittest.TestCase):
         self.environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.folder)}
 
     def end(self) -> None:
-        """Ends the prefixd that was started at the socket of this test."""
+        """Ends the prefixd that was started at the socket of this test, and removes its arena."""
         named = f"--socket={self.folder}/prefixd.sock".encode()
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and named in (entry / "cmdline").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), 15)
+                    ended = os.pidfd_open(int(entry.name))
+                    signal.pidfd_send_signal(ended, signal.SIGTERM)
+                    select.select([ended], [], [], PATIENCE_S)
+                    os.close(ended)
             except OSError:
                 continue  # it ended meanwhile
+        for path in Path("/dev/shm").glob(f"{self.folder.name}.arena*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def run_it(self, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -70,7 +77,17 @@ class WheelTest(unittest.TestCase):
 
     def hits(self, commands: Path) -> None:
         """The two commands of the README after the first: `pip install`."""
-        hit = self.run_it(commands / "python", "-m", "prefixd", self.address, PREFIXD_START="1")
+        hit = self.run_it(
+            commands / "python",
+            "-m",
+            "prefixd",
+            self.address,
+            PREFIXD_START="1",
+            # Root's defaults would be those of the host's own prefixd.
+            PREFIXD_DIRECTORY=f"{self.folder}/ssd",
+            PREFIXD_SSD_ID_FILE="off",
+            PREFIXD_ARENA=f"/dev/shm/{self.folder.name}.arena",
+        )
         self.assertEqual((hit.returncode, hit.stderr), (0, ""), hit.stdout)
         self.assertIn("exact      1023 of 1024 tokens", hit.stdout)
         self.assertIn("bit for bit the same", hit.stdout)
