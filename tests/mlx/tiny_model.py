@@ -123,4 +123,6 @@ def tokens(text: str) -> list[int]:
 
 
 if __name__ == "__main__":  # client/examples/PYTHON.md: tiny_model.py DIRECTORY
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(f"usage: {sys.argv[0]} DIRECTORY: writes a checkpoint of random weights there")
     print(write_checkpoint(Path(sys.argv[1])))
