@@ -54,6 +54,7 @@ Wanted WantedOf(const Host& host, const DaemonView& daemon) {
   if (daemon.stats.ok()) {
     wanted.ram_bytes = daemon.stats->ram_budget_bytes();
     wanted.ssd_bytes = daemon.stats->ssd_budget_bytes();
+    wanted.ssd_file_bytes = daemon.stats->ssd_file_bytes();
     if (wanted.ssd_bytes == 0) wanted.directory.clear();
     for (const v1::Count& share : daemon.stats->ram_shares()) {
       if (share.name() == "arena") wanted.arena_bytes = share.value();

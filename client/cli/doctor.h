@@ -62,6 +62,7 @@ struct Wanted {
   std::string arena;                      // path of the file; empty = private memory
   uint64_t ram_bytes = 0, ssd_bytes = 0;  // 0 = not known
   uint64_t arena_bytes = 0;               // what the budget gives the arena; 0 = not known
+  uint64_t ssd_file_bytes = 0;            // that the SSD tier takes now
   uint64_t floor_bytes = 0;
   uint64_t write_rate = 0;  // bytes a second that the settings allow; 0 = no number is set
   bool direct_io = true;

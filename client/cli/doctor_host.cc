@@ -277,6 +277,14 @@ Finding FreeSpace(const Host& host, const Wanted& wanted) {
         absl::StrCat("free space, or lower --ssd-floor (", base::FormatBytes(wanted.floor_bytes),
                      "): with less the tier is not opened at a start");
     finding.worth = 70;
+  } else if (const uint64_t room = disk->free_bytes - wanted.floor_bytes + wanted.ssd_file_bytes;
+             wanted.ssd_bytes > room) {
+    finding.verdict = Verdict::kBetter;
+    finding.change =
+        absl::StrCat("free space, or lower the SSD budget of ", base::FormatBytes(wanted.ssd_bytes),
+                     ": above --ssd-floor (", base::FormatBytes(wanted.floor_bytes),
+                     ") the disk has ", base::FormatBytes(room), " for it");
+    finding.worth = 30;
   }
   return finding;
 }

@@ -28,8 +28,8 @@ constexpr Cause kCauses[] = {
 constexpr char kWithoutTls[] =
     "it closed the connection. Where it listens with TLS, say --server tls://HOST:PORT";
 constexpr char kNotThere[] =
-    "is it running? Start it (`systemctl start prefixd`, or `prefixd`), or say where it listens "
-    "with --server or $PREFIXD_SERVER";
+    "is it running? Start it (`systemctl start prefixd`; without systemd, as its user, `prefixd`), "
+    "or say where it listens with --server or $PREFIXD_SERVER";
 
 const char* Advice(const std::string& server, const std::string& message) {
   for (const Cause& cause : kCauses) {

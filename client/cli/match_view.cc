@@ -52,6 +52,7 @@ std::string EndSentence(v1::EndReason reason, uint32_t matched_tokens,
     case v1::END_REASON_EVICTED:
       return absl::StrCat("evicted", at, ": what follows was here once");
     case v1::END_REASON_NEVER_STORED:
+      if (matched_tokens == 0) return "nothing that is stored in this space begins like it";
       return absl::StrCat("never stored", at, ": nothing goes on from there");
     case v1::END_REASON_INDEX_LOADING:
       return absl::StrCat("index loading", at, ": prefixd has just started, ask again");

@@ -267,7 +267,8 @@ void DeclareWhy(CLI::App& app, Options* options, Texts* texts) {
       "prefixd remembers the last 4,096 answers, without their tokens. The id of a request is the\n"
       "worker's own, or the one that prefixd's log shows. Exit code 4 when none fits.\n"
       "Examples:\n  prefixctl why chat-17\n  prefixctl why --last 20 --below 50%");
-  why->add_option("REQUEST_ID", options->request_id, "this request; without it the newest");
+  why->add_option("REQUEST_ID", options->request_id,
+                  "this request; without it the newest ones, as many as --last says");
   why->add_option("--last", options->last, "at most so many")
       ->check(CLI::Range(1u, 4096u))
       ->capture_default_str();

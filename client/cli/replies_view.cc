@@ -66,8 +66,9 @@ std::string FlushView(const v1::FlushReply& reply) {
     text += ", everything is safe\n";
   } else {
     absl::StrAppend(&text, "; ", base::FormatBytes(reply.dirty_bytes()),
-                    " are in RAM only: the time was up (--timeout), the disk takes nothing, or "
-                    "there is no SSD tier (prefixctl status says)\n");
+                    " are in RAM only: they are more than the SSD budget has room for, the time "
+                    "was up (--timeout), the disk takes nothing, or there is no SSD tier "
+                    "(prefixctl status says)\n");
   }
   if (reply.remote_waits()) {
     text += "not all of it was offered to other hosts before the time was up\n";

@@ -20,10 +20,47 @@ void AppendPhase(const char* what, uint64_t us, std::string* text) {
   absl::StrAppend(text, ", ", what, " ", LatencyText(static_cast<double>(us)));
 }
 
-// An engine computes the last token of every prompt itself and asks for no more than it can use.
+// Returns what took tokens, in words; "" for a reason that this version does not know.
+const char* CauseInWords(v1::ShortenReason reason) {
+  switch (reason) {
+    case v1::SHORTEN_REASON_EVICTED:
+      return "pages that were evicted";
+    case v1::SHORTEN_REASON_NO_STATE_SNAPSHOT:
+      return "no snapshot of the recurrent layers further on";
+    case v1::SHORTEN_REASON_WINDOW_GONE:
+      return "a gap in a sliding window";
+    case v1::SHORTEN_REASON_CORRUPT:
+      return "a bad page";
+    case v1::SHORTEN_REASON_FORMAT:
+      return "a stored format that the worker does not read";
+    case v1::SHORTEN_REASON_ATOMIC_CONTENT:
+      return "an image that is not known to its end";
+    case v1::SHORTEN_REASON_RAM_FULL:
+      return "no room in RAM to load into";
+    case v1::SHORTEN_REASON_LEASE_QUOTA:
+      return "leases at their limit";
+    case v1::SHORTEN_REASON_DEADLINE:
+      return "the lookup's deadline";
+    case v1::SHORTEN_REASON_SLOWER_THAN_PREFILL:
+      return "a disk slower than the worker's prefill";
+    case v1::SHORTEN_REASON_IO_ERROR:
+      return "a page that the disk did not give";
+    case v1::SHORTEN_REASON_INDEX_LOADING:
+      return "an index that was still loading";
+    case v1::SHORTEN_REASON_MAX_TOKENS:
+      // An engine computes the last token of every prompt itself and asks for no more than it uses.
+      return "the worker's own limit";
+    case v1::SHORTEN_REASON_COMMON_LENGTH:
+      return "another space of the request, which has fewer";
+    default:
+      return "";
+  }
+}
+
+// The name in brackets is what the documentation, the log and the counters call it.
 std::string CauseOf(v1::ShortenReason reason) {
-  return reason == v1::SHORTEN_REASON_MAX_TOKENS ? "the worker's own limit (max_tokens)"
-                                                 : NameOf(reason);
+  const std::string words = CauseInWords(reason);
+  return words.empty() ? NameOf(reason) : absl::StrCat(words, " (", NameOf(reason), ")");
 }
 
 std::string Sentence(const v1::PastAnswer& past) {
@@ -50,16 +87,19 @@ std::string Sentence(const v1::PastAnswer& past) {
   return text + "\n";
 }
 
-// Returns what to ask next where the space of an answer had not even the first token, or "": the
-// prompt may be stored in a space that differs in the model, the tokenizer or a setting.
+// Returns what to look at where the space of an answer had not even the first token, or "": the
+// prompt begins otherwise than before, or is stored in a space that differs in the model, the
+// tokenizer or a setting.
 std::string Elsewhere(const v1::WhyReply& reply) {
   for (const v1::PastAnswer& past : reply.answers()) {
     if (past.match_ended_by() != v1::END_REASON_NEVER_STORED || past.matched_tokens() > 0 ||
         past.space_id().empty()) {
       continue;
     }
-    return absl::StrCat("never stored here, perhaps in another space: `prefixctl spaces --explain ",
-                        ShortId(past.space_id()), "` says in which fields the others differ\n");
+    return absl::StrCat(
+        "If it was stored before: something changed at its first token (a date, another template), "
+        "or it is in another space: `prefixctl spaces --explain ",
+        ShortId(past.space_id()), "` says in which fields the others differ\n");
   }
   return "";
 }

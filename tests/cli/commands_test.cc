@@ -150,7 +150,7 @@ TEST_F(CommandsTest, MatchThatFindsNothingHasItsOwnExitCode) {
   daemon_.answer.set_match_ended_by(v1::END_REASON_NEVER_STORED);
   const Ran ran = Run({"match", "--space", "3f", "--tokens", "1"});
   EXPECT_EQ(ran.exit_code, kExitNothing);
-  EXPECT_THAT(ran.out, HasSubstr("never stored at token 0"));
+  EXPECT_THAT(ran.out, HasSubstr("nothing that is stored in this space begins like it"));
 }
 
 TEST_F(CommandsTest, MatchInAnotherTenantsSpaceIsRefused) {
@@ -178,7 +178,7 @@ TEST_F(CommandsTest, APinOfNothingHasItsOwnExitCode) {
   daemon_.pinned.mutable_answer()->set_match_ended_by(v1::END_REASON_NEVER_STORED);
   const Ran ran = Run({"pin", "--space", "3f", "--tokens", "1"});
   EXPECT_EQ(ran.exit_code, kExitNothing);
-  EXPECT_EQ(ran.out, "nothing is pinned: never stored at token 0: nothing goes on from there\n");
+  EXPECT_EQ(ran.out, "nothing is pinned: nothing that is stored in this space begins like it\n");
 }
 
 TEST_F(CommandsTest, UnpinTakesAPinOrItsPrompt) {

@@ -145,6 +145,16 @@ TEST_F(DoctorTest, ADiskBelowTheFloorIsToldAndBelowHalfOfItIsWrong) {
   EXPECT_THAT(Only().change, HasSubstr("below half of --ssd-floor (10.0 GiB)"));
 }
 
+TEST_F(DoctorTest, AnSsdBudgetThatTheDiskHasNoRoomForIsTold) {
+  stats_.set_ssd_file_bytes(15 * kGiB);
+  host_.spaces["/var/lib/prefixd"].free_bytes = 15 * kGiB;  // 5 above the floor, 15 taken
+  EXPECT_EQ(Find("/var/lib/prefixd").verdict, Verdict::kFine);
+  stats_.set_ssd_budget_bytes(500 * kGiB);
+  EXPECT_EQ(Only().verdict, Verdict::kBetter);
+  EXPECT_THAT(Only().change, HasSubstr("SSD budget of 500.0 GiB: above --ssd-floor (10.0 GiB) the "
+                                       "disk has 20.0 GiB for it"));
+}
+
 TEST_F(DoctorTest, AClockThatWentBackIsWrong) {
   Write("/var/lib/prefixd/LOG", "");
   EXPECT_EQ(Find("clock").verdict, Verdict::kFine);

@@ -27,7 +27,8 @@ std::string Said(const char* what, const char* server = "tls://h:7777") {
 
 TEST(ExplainTest, ASocketThatIsNotThereSaysHowToStartPrefixd) {
   EXPECT_THAT(Said("UNKNOWN: unix:/run/p.sock: No such file or directory"),
-              HasSubstr("is it running? Start it (`systemctl start prefixd`, or `prefixd`)"));
+              HasSubstr("is it running? Start it (`systemctl start prefixd`; without systemd, as "
+                        "its user, `prefixd`)"));
 }
 
 TEST(ExplainTest, ASocketThatMayNotBeOpenedSaysWhoMay) {

@@ -422,7 +422,8 @@ TEST(RepliesViewTest, ClearAndFlushAreSentences) {
   flushed.set_flushed_bytes(uint64_t{3} << 20);
   EXPECT_EQ(FlushView(flushed), "wrote 3.0 MiB to the ssd, everything is safe\n");
   flushed.set_dirty_bytes(1'024);
-  EXPECT_THAT(FlushView(flushed), HasSubstr("1.0 KiB are in RAM only"));
+  EXPECT_THAT(FlushView(flushed), AllOf(HasSubstr("1.0 KiB are in RAM only"),
+                                        HasSubstr("more than the SSD budget has room for")));
 }
 
 TEST(RepliesViewTest, ConfigSaysWhereEachSettingComesFrom) {
@@ -472,8 +473,9 @@ TEST(ViewsTest, WhyIsASentenceEach) {
   EXPECT_EQ(WhyView(SampleWhy()),
             "chat-17 (worker-0, 4 s ago): 41 of 3,000 tokens in space 3f0000000000, diverged at "
             "token 41: 312 stored sequences go on otherwise\n"
-            "acquire-9 (w?[31m, 1 min 1 s ago): 64 of 128 tokens, the request's own end; ram_full "
-            "took 64 tokens; another worker was computing 10; 2.9 MiB came from other hosts, "
+            "acquire-9 (w?[31m, 1 min 1 s ago): 64 of 128 tokens, the request's own end; no room "
+            "in RAM to load into (ram_full) took 64 tokens; another worker was computing 10; 2.9 "
+            "MiB came from other hosts, "
             "asked other hosts for 2.0 ms, made room in 2.5 s\n");
   v1::WhyReply none;
   none.set_remembered(12);
@@ -486,6 +488,16 @@ TEST(ViewsTest, WhyCallsALimitThatTheWorkerSetItsOwn) {
   by.set_reason(v1::SHORTEN_REASON_MAX_TOKENS);
   by.set_tokens_lost(1);
   EXPECT_THAT(WhyView(reply), HasSubstr("; the worker's own limit (max_tokens) took 1 token;"));
+}
+
+// The documentation explains a reason by the name that stands in brackets.
+TEST(ViewsTest, WhySaysEveryReasonInWordsAndByItsName) {
+  v1::WhyReply reply = SampleWhy();
+  v1::Shortening& by = *reply.mutable_answers(1)->mutable_shortened_by(0);
+  for (int number = v1::SHORTEN_REASON_EVICTED; v1::ShortenReason_IsValid(number); ++number) {
+    by.set_reason(static_cast<v1::ShortenReason>(number));
+    EXPECT_THAT(WhyView(reply), HasSubstr(" (" + NameOf(by.reason()) + ") took "));
+  }
 }
 
 TEST(ViewsTest, WhyOfAMissFromTheFirstTokenSaysHowToFindTheSpaceThatHasIt) {
