@@ -65,9 +65,10 @@ absl::Status EndOfAcquire(const HandOutCall& call, uint64_t epoch, v1::AcquireRe
 
 void LogNotShared(block::SessionName session, const block::NotShared& note) {
   if (note.reason.empty()) {
-    spdlog::info("shared session={:x} model=\"{}\"", session.value, absl::CHexEscape(note.model));
+    spdlog::info("shared session={:016x} model=\"{}\"", session.value,
+                 absl::CHexEscape(note.model));
   } else {
-    spdlog::warn("not shared session={:x} model=\"{}\" why=\"{}\"", session.value,
+    spdlog::warn("not shared session={:016x} model=\"{}\" why=\"{}\"", session.value,
                  absl::CHexEscape(note.model), absl::CHexEscape(note.reason));
   }
 }

@@ -199,9 +199,9 @@ absl::Status Program::Open() {
                base::FormatBytes(machine.available_memory));
   has_ssd_ = budgets.ssd_bytes > 0;
   if (has_ssd_) {
-    spdlog::info("ssd tier: {} in {}, {} free of {}", base::FormatBytes(budgets.ssd_bytes),
-                 config_.directory, base::FormatBytes(machine.disk_free),
-                 base::FormatBytes(machine.disk_bytes));
+    spdlog::info("ssd tier: {} in {}, {} of the disk's {} are free or its own",
+                 base::FormatBytes(budgets.ssd_bytes), config_.directory,
+                 base::FormatBytes(machine.disk_free), base::FormatBytes(machine.disk_bytes));
     if (!budgets.ssd_waits_why.empty()) {
       spdlog::warn("ssd tier: waits for room, {}", budgets.ssd_waits_why);
     }
@@ -209,10 +209,11 @@ absl::Status Program::Open() {
       spdlog::warn("ssd tier: the disk has {}; the tier grows to that, not to {}",
                    budgets.ssd_short_of, base::FormatBytes(budgets.ssd_bytes));
     }
-    spdlog::info(
-        "ssd tier: writes {} a second over a day, then only what is likely to be used "
-        "again",
-        budgets.ssd_write_rate == 0 ? "without limit," : base::FormatBytes(budgets.ssd_write_rate));
+    if (budgets.ssd_write_rate > 0) {
+      spdlog::info(
+          "ssd tier: writes {} a second over a day, then only what is likely to be used again",
+          base::FormatBytes(budgets.ssd_write_rate));
+    }
   } else {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }

@@ -74,9 +74,9 @@ std::string SlowLine(const cache::Request& request, const cache::Acquired& acqui
 
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
                        const cache::Cache::Holdings& held, uint64_t time_us) {
-  return fmt::format("commit tokens={} stored={} duplicate={} entries={} ram={:.1f}MB time={}us",
+  return fmt::format("commit tokens={} stored={} duplicate={} entries={} ram={} time={}us",
                      request.tokens, answer.stored_tokens, answer.duplicate_tokens, held.entries,
-                     static_cast<double>(held.ram_payload_bytes) / 1e6, time_us);
+                     base::FormatBytes(held.ram_payload_bytes), time_us);
 }
 
 std::string StatsLine(const block::Stats& stats) {

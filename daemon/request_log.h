@@ -24,7 +24,7 @@ uint64_t OwnMicros(const cache::Request& request, const cache::Acquired& acquire
 // pages on SSD and starting their reads.
 std::string SlowLine(const cache::Request& request, const cache::Acquired& acquired,
                      uint64_t time_us);
-// "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MB time=80us"; entries and ram are
+// "commit tokens=44 stored=27 duplicate=17 entries=3 ram=31.6 MiB time=80us"; entries and ram are
 // those of the whole cache.
 std::string CommitLine(const cache::CommitRequest& request, const block::CommitAnswer& answer,
                        const cache::Cache::Holdings& held, uint64_t time_us);

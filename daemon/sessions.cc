@@ -147,7 +147,7 @@ class Sessions::Stream final : public Sessions::Reactor {
   bool Begin() PREFIXD_EXCLUDES(mutex_) {
     begun_ = sessions_->cache_->BeginSession(options_);
     if (seats_.second != nullptr) seats_.second->Bind(begun_.session);
-    spdlog::info("attach session={:x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
+    spdlog::info("attach session={:016x} worker=\"{}\" library=\"{}\" arena={} staging={}{}",
                  sessions_->cache_->NameOf(begun_.session).value, worker_, library_,
                  begun_.slot == block::kNoSlot ? "no" : absl::StrCat("slot ", begun_.slot),
                  begun_.staging_bytes, begun_.resumed ? " resumed" : "");
@@ -324,7 +324,7 @@ bool Sessions::End(block::SessionName name) {
       return false;
   }
   cache_->EndSession(session);
-  spdlog::info("detach session={:x} worker=\"{}\" by hand", name.value, worker);
+  spdlog::info("detach session={:016x} worker=\"{}\" by hand", name.value, worker);
   return true;
 }
 
@@ -357,7 +357,7 @@ bool Sessions::draining() const {
 void Sessions::EndLater(block::SessionId session, const std::string& worker) {
   endings_.Post([cache = cache_, session, worker] {
     cache->EndSession(session);
-    spdlog::info("detach session={:x} worker=\"{}\"", cache->NameOf(session).value, worker);
+    spdlog::info("detach session={:016x} worker=\"{}\"", cache->NameOf(session).value, worker);
   });
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 #include "base/status.h"
@@ -46,7 +47,8 @@ std::optional<base::Peer> UnixPeer(const std::string& peer) {
 }
 
 std::string AddressOf(const std::string& peer) {
-  return absl::StartsWith(peer, kDescriptorPeer) ? "unix:" : peer;
+  if (absl::StartsWith(peer, kDescriptorPeer)) return "unix:";
+  return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
 }
 
 std::string CallerOf(const std::string& peer) {

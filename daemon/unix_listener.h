@@ -26,8 +26,8 @@ std::optional<int> DescriptorOf(const std::string& peer);
 // name of the connection; nullopt if it came another way. Requires: a call of that connection is
 // being served, so that its descriptor is open, and no other connection has it.
 std::optional<base::Peer> UnixPeer(const std::string& peer);
-// Returns the address that gRPC itself would give: "unix:" for a connection of the unix socket,
-// others as they are.
+// Returns the address for people: "unix:" for a connection of the unix socket, and an IPv6 address
+// in brackets, where gRPC's name of the connection has them escaped.
 std::string AddressOf(const std::string& peer);
 
 // Returns whom shares are counted for: the process behind a unix socket, or the host behind TCP.

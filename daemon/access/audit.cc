@@ -65,7 +65,8 @@ Asks WhatOf(const std::string& verb, const grpc::ByteBuffer& request, size_t byt
     asks.text.resize(kShownBytes);
     asks.text += "...";
   }
-  if (asks.text.empty()) asks.text = "everything";
+  // A caller that only looks at the budgets sends no new ones.
+  if (asks.text.empty()) asks.text = verb == "Admin.SetBudgets" ? "no change" : "everything";
   return asks;
 }
 

@@ -38,8 +38,9 @@ std::string EndText(const block::MatchAnswer& match) {
       return "What follows was here once and has been evicted. More RAM or SSD would have kept it.";
     case block::EndReason::kNeverStored:
       return match.matched_tokens == 0
-                 ? "No stored sequence begins like this in its space. Another model, tokenizer or "
-                   "setting is another space: prefixctl spaces --explain says how they differ."
+                 ? "No stored sequence begins like this in its space. Look what stands first in "
+                   "the prompt: a date, a changed template. Another model, tokenizer or setting is "
+                   "another space: prefixctl spaces --explain says how they differ."
                  : "Nobody has stored what follows.";
     case block::EndReason::kIndexLoading:
       return "prefixd had just started and did not know yet all that is stored.";

@@ -15,6 +15,7 @@ using daemon::Role;
 using grpc::StatusCode;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::Not;
 
 // Every RPC of the protos: "Admin.Clear".
@@ -196,7 +197,9 @@ TEST_F(AccessTest, S6EachVerbThatShowsOrChangesSomethingHasALineInTheAuditLog) {
   Call(channel, "Admin.Clear", SecretOf(1));
   EXPECT_THAT(Read(Path("audit")),
               AllOf(HasSubstr("Admin.Clear by token o"), HasSubstr(": OK\n"),
-                    HasSubstr("Admin.Clear by token r"), HasSubstr("refused, ")));
+                    HasSubstr("Admin.Clear by token r"), HasSubstr("refused, "),
+                    ContainsRegex("Admin.SetBudgets by token o [^ ]*: no change: OK\n"),
+                    ContainsRegex("Admin.ListSpaces by token o [^ ]*: everything: OK\n")));
   // Callers whom the access file does not name are refused and counted, and fill no file.
   const std::string before = Read(Path("audit"));
   for (int i = 0; i < 20; ++i) {

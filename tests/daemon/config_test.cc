@@ -264,7 +264,7 @@ TEST(RequestLogTest, LinesSayWhatWasFoundAndNeverTheTokens) {
   answer.stored_tokens = 27;
   answer.duplicate_tokens = 17;
   EXPECT_THAT(CommitLine(commit, answer, {}, 80),
-              HasSubstr("commit tokens=44 stored=27 duplicate=17 entries=0 ram=0.0MB"));
+              HasSubstr("commit tokens=44 stored=27 duplicate=17 entries=0 ram=0 B time=80us"));
 }
 
 TEST_F(ConfigTest, TheArenaOfASocketIsTheSameAtEveryStart) {

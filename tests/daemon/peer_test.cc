@@ -122,6 +122,7 @@ TEST_F(PeerTest, T5LockingTheWholeArenaKeepsNobodysSlot) {
 TEST(UnixPeerTest, GrpcNamesAConnectionByItsDescriptor) {
   EXPECT_EQ(daemon::AddressOf("fd:17"), "unix:");
   EXPECT_EQ(daemon::AddressOf("ipv4:127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
+  EXPECT_EQ(daemon::AddressOf("ipv6:%5B::1%5D:4711"), "ipv6:[::1]:4711");
   for (const char* peer : {"", "unix:", "fd:", "fd:x", "fd:-1", "fd:99999", "ipv4:1.2.3.4:5"}) {
     EXPECT_EQ(daemon::UnixPeer(peer), std::nullopt) << peer;
   }

@@ -58,7 +58,8 @@ absl::Status Segments::CheckFreeSpace() const {
   const uint64_t free = context_->store->FreeBytes();
   if (free >= context_->options.ssd_free_floor_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the disk has ", base::FormatBytes(free), " free, the floor is ",
+      absl::StrCat("the disk has ", base::FormatBytes(free),
+                   " free, nothing is written below half of the floor, ",
                    base::FormatBytes(context_->options.ssd_free_floor_bytes)));
 }
 
