@@ -55,7 +55,6 @@ def main() -> int:
         upgrade(root, newer)
         start(root)
         keeps_the_cache(root)
-        stop(root)
         purge(root)
         leaves_nothing(root, before)
         under_systemd(root, debs, newer, before, stack)
@@ -158,6 +157,8 @@ def keeps_the_cache(root: Root) -> None:
 def purge(root: Root) -> None:
     root.run("useradd --system stranger && install -o stranger -m 600 /dev/null /dev/shm/prefixd-of-another.arena")
     root.run(f"DEBIAN_FRONTEND=noninteractive apt-get remove {_QUIET} -y {' '.join(NAMES)}")
+    root.run("test -e /proc/$(cat /tmp/prefixd.pid)", fails=True)  # a removal stops it
+    says(root.run("cat /tmp/prefixd.log"), "stopped")
     root.run(f"test -d /var/lib/prefixd && test -e {_CONF} && ls /dev/shm/*.arena")  # a removal keeps cache and settings
     root.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge {_QUIET} -y prefixd")
     root.run("rm /dev/shm/prefixd-of-another.arena")  # another user's file is there still
