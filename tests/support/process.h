@@ -55,8 +55,8 @@ class Process {
   const std::string& err() const { return err_; }
   void Signal(int signal) const { kill(pid_, signal); }
 
-  // Reads until standard error (or output) holds `text`. False when the process ended or 60 s
-  // passed first.
+  // Reads until standard error (or output) holds `text`. False when the process ended or ten
+  // minutes passed first, which an emulator needs.
   bool WaitForError(const std::string& text) {
     return ReadUntil([&] { return err_.find(text) != std::string::npos; });
   }
@@ -67,7 +67,7 @@ class Process {
   // started.
   int Wait() {
     if (pid_ <= 0) return exit_code_;
-    ReadUntil([] { return false; }, std::chrono::minutes(10));
+    ReadUntil([] { return false; });
     int status = 0;
     waitpid(pid_, &status, 0);
     pid_ = -1;
@@ -77,8 +77,8 @@ class Process {
 
  private:
   template <typename Done>
-  bool ReadUntil(Done done, std::chrono::seconds limit = std::chrono::seconds(60)) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+  bool ReadUntil(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
     while (!done()) {
       pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
       if (out_fd_ < 0 && err_fd_ < 0) return false;
