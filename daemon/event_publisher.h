@@ -69,8 +69,8 @@ class EventPublisher {
   std::map<block::SpaceId, PublishedSpace> spaces_;
   std::deque<Sent> sent_;
   uint64_t sent_bytes_ = 0;
-  // Of the next batch. A life of prefixd begins with the microseconds since 1970: whoever followed
-  // an earlier one sees a gap and asks, and never takes this life's batches for those that follow.
+  // The next batch gets this number. prefixd starts at the microseconds since 1970: a router that
+  // followed an earlier prefixd sees a gap and asks, and takes no new batch for one that it awaits.
   uint64_t next_sequence_;
   uint64_t snapshot_sequence_;  // of the batch that began the last snapshot
   std::thread thread_;

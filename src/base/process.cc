@@ -25,8 +25,8 @@ struct Stat {
 };
 
 Stat ReadStat(uint64_t pid) {
-  // Its first thread's has the same: qemu-user makes up /proc/PID/stat, and there alone another
-  // start than other processes read.
+  // The entry of the first thread has the same values. qemu-user makes up /proc/PID/stat for the
+  // process itself, with a start that differs from what other processes read.
   const std::string number = std::to_string(pid);
   std::stringstream text;
   text << std::ifstream("/proc/" + number + "/task/" + number + "/stat").rdbuf();

@@ -311,7 +311,7 @@ bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
   if (madvise(map + offset, bytes, kPopulateWrite) != 0) {
     return errno == EINVAL && base::AllocateRange(fd, 0, offset, bytes);  // an older kernel
   }
-  // Who runs us on another kernel than Linux may take the advice for a hint: qemu-user does.
+  // An emulator of Linux may ignore the advice and say that it is done: qemu-user does.
   const off_t hole = lseek(fd, static_cast<off_t>(offset), SEEK_HOLE);
   return hole >= static_cast<off_t>(offset + bytes) || base::AllocateRange(fd, 0, offset, bytes);
 }
