@@ -95,7 +95,9 @@ class Daemon(Process):
     """prefixd with its SSD tier in `folder`, its RAM on the tmpfs. One folder, one daemon after
     another."""
 
-    def __init__(self, folder: Path, ram: str = "256MiB", ssd: str = "512MiB"):
+    def __init__(
+        self, folder: Path, ram: str = "256MiB", ssd: str = "512MiB", flags: Sequence[str] = ()
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         socket = folder / "prefixd.sock"
         self.arena = Path("/dev/shm") / f"{folder.parent.name}-{folder.name}"
@@ -110,6 +112,7 @@ class Daemon(Process):
             "--ssd-floor=0",
             "--direct-io=off",
             "--log-interval=0s",
+            *flags,
         ]
         super().__init__(command, folder / "prefixd.log")
         wait_for("prefixd to serve", self._serves)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from engines import MODEL, PAGE, TEXT
 from prefixd_process import BUILD, Daemon, Process, wait_for
+from spans import Collector
 from vllm import SamplingParams
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request
@@ -32,9 +33,11 @@ from prefixd.vllm.layout import Layout, Place
 from prefixd.vllm.loading import Loading
 from prefixd.vllm.lookups import Answer
 from prefixd.vllm.messages import Hello, Load, Prompt
+from prefixd.vllm.saving import Taken, store
 from prefixd.vllm.scheduler import SchedulerSide
 
 TOKENS = [TEXT[at % len(TEXT)] for at in range(32_768)]
+TRACE = "5e" * 16
 PAGES = np.array([3, 5], np.int32)
 LAYER = prefixd.FullLayer(1, 64, 64, [prefixd.raw("float32")])
 FULL = FullAttentionSpec(block_size=PAGE, num_kv_heads=1, head_size=64, dtype=torch.float32)
@@ -50,7 +53,9 @@ class LookupTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory(prefix="vllm-")
         self.addCleanup(scratch.cleanup)
         self.folder = Path(scratch.name)
-        self.daemon = Daemon(self.folder / "d")
+        self.spans = Collector()
+        self.addCleanup(self.spans.close)
+        self.daemon = Daemon(self.folder / "d", flags=[f"--otlp-endpoint={self.spans.url}"])
         self.addCleanup(lambda: self.daemon.lose_arena())
         self.addCleanup(lambda: self.daemon.stop(signal.SIGKILL))
         model = SimpleNamespace(
@@ -82,6 +87,12 @@ class LookupTest(unittest.TestCase):
         with self.space.reserve(tokens, deadline_ms=5000) as plan:
             plan.write_packed(0, 0, key=rows, value=rows)
             self.assertEqual(plan.commit(len(tokens), True).error, "")
+
+    def layout(self) -> Layout:
+        layer = SimpleNamespace(
+            fill=lambda lease, layer, begin, end, pages: True, cache=torch.empty(8, 1, PAGE, 1)
+        )
+        return Layout(Groups.of(CACHES), (Place("layer", 0, layer),), 0)
 
     def found(self, one: Request, computed: int = 0) -> tuple[int, list[float]]:
         """Asks as the scheduler does, step after step; returns what it was told, and how long each
@@ -171,6 +182,22 @@ class LookupTest(unittest.TestCase):
         self.assertEqual(len(beside), 2)
         self.assertLess(max(beside), 0.001)
 
+    def test_the_calls_for_a_request_belong_to_its_trace(self) -> None:
+        self.store(TOKENS[:256])
+        traced = request("traced", TOKENS[:300])
+        traced.trace_headers = {"traceparent": f"00-{TRACE}-{TRACE[:16]}-01"}
+        self.assertEqual(self.found(traced)[0], 256)
+        self.side.allocated(traced, SimpleNamespace(get_block_ids=lambda: (PAGES,)), 256)
+        (load,) = self.side.work({}, None).loads
+        Loading(load, self.side._spaces, self.layout(), Options(), time.monotonic() + 30).close()
+        computed = SimpleNamespace(
+            get_block_ids=lambda _: (PAGES,), boundary_state_offloads={}
+        )  # the load failed, say
+        (save,) = self.side.work({"traced": 256}, computed).saves
+        store(Taken(save, (None,)), self.side._spaces, self.layout(), Options())
+        for call in ("Match", "Acquire", "Reserve", "Commit"):
+            wait_for(f"{call} in the trace", lambda call=call: self.spans.has(TRACE, call))
+
     def test_V2_a_hung_prefixd_is_waited_for_once(self) -> None:
         self.daemon.hang()
         self.addCleanup(self.daemon.send, signal.SIGCONT)
@@ -185,12 +212,8 @@ class LookupTest(unittest.TestCase):
         self.store(TOKENS[:256])
         load = Load("late", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, (PAGES,), True)
         for until, lost in [(time.monotonic() + 30, set()), (time.monotonic() - 1, {3, 5})]:
-            layer = SimpleNamespace(
-                fill=lambda lease, layer, begin, end, pages: True, cache=torch.empty(8, 1, PAGE, 1)
-            )
-            layout = Layout(Groups.of(CACHES), (Place("layer", 0, layer),), 0)
             with self.assertNoLogs("vllm.prefixd"):
-                loading = Loading(load, self.side._spaces, layout, Options(), until)
+                loading = Loading(load, self.side._spaces, self.layout(), Options(), until)
                 loading.fill_all()
                 self.assertEqual(loading.close(), lost)
 

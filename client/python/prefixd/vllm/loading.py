@@ -96,15 +96,16 @@ class Loading:
         if spaces is None or not opened or left_ms <= 0:
             self._end = load.begin
             return None
-        lease = opened[0].acquire(
-            load.prompt.tokens,
-            content=load.prompt.content,
-            max_cached_tokens=load.end,
-            readable=0,
-            deadline_ms=options.lookup_deadline_ms,
-            load_deadline_ms=left_ms,
-            request_id=load.request_id,
-        )
+        with prefixd.trace(*load.prompt.trace):
+            lease = opened[0].acquire(
+                load.prompt.tokens,
+                content=load.prompt.content,
+                max_cached_tokens=load.end,
+                readable=0,
+                deadline_ms=options.lookup_deadline_ms,
+                load_deadline_ms=left_ms,
+                request_id=load.request_id,
+            )
         spaces.heard("" if opened[0].error else lease.error)
         self._shorten(lease.restorable_tokens)
         return lease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ import prefixd
 from .groups import Pages, State
 
 Tokens = NDArray[np.uint32]
+Trace = tuple[str, str]  # traceparent and tracestate (W3C Trace Context); ("", ""): none
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,11 @@ class Prompt:
     content: tuple[prefixd.Content, ...]  # images and the like under some of the tokens
     salt: str  # of the request
     adapter: bytes = b""  # digest of its LoRA adapter
+    trace: Trace = ("", "")  # of the request
 
     def cut(self, end: int) -> Prompt:
         content = tuple(item for item in self.content if item.start < end)
-        return Prompt(self.tokens[:end], content, self.salt, self.adapter)
+        return replace(self, tokens=self.tokens[:end], content=content)
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,17 @@ def store(taken: Taken, spaces: Spaces, layout: Layout, options: Options) -> int
     if not opened:
         return 0
     space, deadline = opened[0], options.store_deadline_ms
-    with space.reserve(
-        save.prompt.tokens,
-        content=save.prompt.content,
-        turn_ends=save.turn_ends,
-        writable=0,
-        readable=0,
-        deadline_ms=deadline,
-    ) as plan:
+    with (
+        prefixd.trace(*save.prompt.trace),
+        space.reserve(
+            save.prompt.tokens,
+            content=save.prompt.content,
+            turn_ends=save.turn_ends,
+            writable=0,
+            readable=0,
+            deadline_ms=deadline,
+        ) as plan,
+    ):
         spaces.heard("" if space.error else plan.error)
         if plan.error:
             return 0

@@ -21,7 +21,7 @@ from .events import BlockEvents
 from .groups import Groups, State
 from .identity import Rank
 from .lookups import Answer, Lookups, Question, tokens_of
-from .messages import Hello, Load, Prompt, Report, Save, Tokens, Work
+from .messages import Hello, Load, Prompt, Report, Save, Tokens, Trace, Work
 from .options import Options
 from .spaces import Spaces
 from .watching import Watch
@@ -236,7 +236,8 @@ class SchedulerSide:
         # The last token is computed for its logits. Where prefixes can be cut it is asked for all
         # the same: what is there need not be saved again.
         most = len(tokens) if self._groups.cuts_anywhere else len(tokens) - 1
-        return self._question(tokens, content, most).ask(spaces, self._spaces.heard)
+        with prefixd.trace(*_trace_of(request)):
+            return self._question(tokens, content, most).ask(spaces, self._spaces.heard)
 
     def _still_there(self, prompt: Prompt) -> int | None:
         """Returns how much of it prefixd has; None if it does not answer now."""
@@ -261,7 +262,8 @@ class SchedulerSide:
                 tracked.ids.extend(request.all_token_ids[len(tracked.ids) : request.num_tokens])
         content = tuple(item for item in tracked.content if item.start < end)
         tokens = tokens_of(tracked.ids, end)
-        return Prompt(tokens, content, request.cache_salt or "", adapter)
+        salt = request.cache_salt or ""
+        return Prompt(tokens, content, salt, adapter, _trace_of(request))
 
     def _adapter_now(self, request: Any) -> bytes | None:
         """Returns the digest of the request's adapter, b"" where it has none; None if it is not
@@ -336,6 +338,12 @@ def _is_shareable(request: Any) -> bool:
         and request.prompt_token_ids is not None
         and not request.resumable
     )
+
+
+def _trace_of(request: Any) -> Trace:
+    """vLLM passes on the headers of a request if it exports traces itself."""
+    headers = request.trace_headers or {}
+    return headers.get("traceparent", ""), headers.get("tracestate", "")
 
 
 def _content_of(request: Any) -> Iterable[prefixd.Content]:
