@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -70,7 +70,7 @@ grpc::Status Call::End(const absl::Status& status) {
     const char* const refusal = RefusalName(status.code());
     cache_->Count(refusal);
     cache_->Count(absl::StrCat(name_, ".", refusal).c_str());
-    spdlog::info("{} refused {}", name_, absl::CHexEscape(status.ToString()));
+    spdlog::info("{} refused {}", name_, base::Printable(status.ToString()));
   }
   return ToGrpc(status);
 }

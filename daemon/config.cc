@@ -302,7 +302,9 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   if (config.token_file == "auto") config.token_file = AutoTokenPath(config.socket);
   config.Echo("admin-socket", config.admin_socket.empty() ? "off" : config.admin_socket);
   config.Echo("token-file", config.token_file);
-  config.Echo("otlp-endpoint", config.collector.has_value() ? ToString(*config.collector) : "off");
+  const Config::Tracing& tracing = config.tracing;
+  const bool is_traced = tracing.collector.has_value() && tracing.unusable.empty();
+  config.Echo("otlp-endpoint", is_traced ? ToString(*tracing.collector) : "off");
   PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
   if (!config.arena.empty()) config.Echo("arena", config.arena);

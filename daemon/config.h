@@ -54,12 +54,9 @@ struct Config {
   bool page = false;                 // serve the page on the metrics' address
   // ZeroMQ addresses; empty = none.
   std::string events_publish, events_replay;
-  std::string events_topic;                   // of what is published
-  uint32_t events_kept = 0;                   // of the last events, for who follows them
-  std::optional<CollectorAddress> collector;  // of spans; nullopt = no call is traced
-  std::string collector_unusable;             // why what OTEL_* variables name is none
-  double trace_ratio = 0;                     // of the calls without a traceparent
-  std::string token_file;  // path, "auto" resolved; TCP callers must send its token
+  std::string events_topic;  // of what is published
+  uint32_t events_kept = 0;  // of the last events, for who follows them
+  std::string token_file;    // path, "auto" resolved; TCP callers must send its token
   std::string tls_certificate, tls_key, tls_client_ca;  // paths; empty = none
   std::string access, audit_log;                        // paths; empty = none
   std::string directory;                                // path of the SSD tier, "auto" resolved
@@ -73,6 +70,14 @@ struct Config {
   uint32_t ssd_shallow_tokens = 0;
   double ssd_write_share = 0;  // SSD bytes for each byte asked for; 0 = no limit
   std::string ssd_id_file;     // file that remembers which store the directory held; empty = none
+  // What becomes of spans (daemon/tracing_settings.h).
+  struct Tracing {
+    std::optional<CollectorAddress> collector;  // nullopt = no call is traced
+    std::string headers;                        // of the environment, each with its line break
+    std::string headers_file, ca_file;          // paths; empty = none
+    std::string unusable;                       // why what OTEL_* variables say cannot be used
+    double ratio = 0;                           // of the calls without a traceparent
+  } tracing;
   // The store that hosts share (daemon/remote_settings.h).
   struct Remote {
     std::string url;  // empty = none

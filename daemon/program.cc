@@ -28,6 +28,7 @@
 #include "daemon/metrics/collector.h"
 #include "daemon/remote_settings.h"
 #include "daemon/request_log.h"
+#include "daemon/tracing_settings.h"
 #include "daemon/version.h"
 #include "wire/limits.h"
 
@@ -218,7 +219,7 @@ absl::Status Program::Open() {
     spdlog::warn("ssd tier: off, {}; nothing survives a reboot", budgets.ssd_off_why);
   }
   PREFIXD_RETURN_IF_ERROR(ListenForMetrics());
-  StartTracing();
+  PREFIXD_RETURN_IF_ERROR(StartTracing());
   if (!config_.access.empty() && !config_.arena.empty()) {
     PREFIXD_ASSIGN_OR_RETURN(const Principals principals, Gate::ReadFile(config_.access));
     if (principals.tenants().size() > 1) {
@@ -362,12 +363,18 @@ void Program::CountLogLoss() {
   counted_ = loss;
 }
 
-void Program::StartTracing() {
-  if (!config_.collector_unusable.empty())
-    spdlog::warn("tracing: off, {}", config_.collector_unusable);
-  if (!config_.collector.has_value() || tracer_ != nullptr) return;
-  tracer_ = Tracer::Start(*config_.collector, config_.trace_ratio);
-  spdlog::info("tracing: spans go to {}", ToString(*config_.collector));
+absl::Status Program::StartTracing() {
+  const Config::Tracing& tracing = config_.tracing;
+  if (tracer_ != nullptr) return absl::OkStatus();
+  if (!tracing.unusable.empty()) {
+    spdlog::warn("tracing: off, {}", tracing.unusable);
+    return absl::OkStatus();
+  }
+  if (!tracing.collector.has_value()) return absl::OkStatus();
+  PREFIXD_ASSIGN_OR_RETURN(HttpServer collector, OpenCollector(tracing));
+  tracer_ = Tracer::Start(std::move(collector), tracing.ratio);
+  spdlog::info("tracing: spans go to {}", ToString(*tracing.collector));
+  return absl::OkStatus();
 }
 
 void Program::CountSpans() {

@@ -48,7 +48,7 @@ class Program {
   void LogStopping(int signal) const;
   void LogStats() const;
   void CountLogLoss();
-  void StartTracing();
+  absl::Status StartTracing();
   void CountSpans();
   void NameArena() const;  // writes beside the arena whose it is, for prefixctl arenas
   void LookAtIndex();      // tells who asks for health once it is whole

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "daemon/listen_address.h"
 #include "daemon/remote_settings.h"
+#include "daemon/tracing_settings.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -162,32 +163,6 @@ absl::Status ApplyEventsKept(const std::string& value, const Environment&, Confi
     return absl::OkStatus();
   }
   return Wants(value, "a number from 1024 to 16777216");
-}
-
-// A variable of another program's setup that cannot be used does not keep prefixd from starting.
-absl::Status ApplyOtlpEndpoint(const std::string& value, const Environment& environment,
-                               Config* config) {
-  if (value == "off") return absl::OkStatus();
-  const bool is_auto = value == "auto";
-  const std::string url = is_auto ? CollectorOfEnvironment(environment) : value;
-  if (is_auto && url.empty()) return absl::OkStatus();
-  absl::StatusOr<CollectorAddress> address = ParseCollectorAddress(url);
-  if (address.ok()) {
-    config->collector = *std::move(address);
-  } else if (is_auto) {
-    config->collector_unusable = std::string(address.status().message());
-  } else {
-    return address.status();
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ApplyTraceRatio(const std::string& value, const Environment&, Config* config) {
-  if (!absl::SimpleAtod(value, &config->trace_ratio) || !(config->trace_ratio >= 0) ||
-      config->trace_ratio > 1) {
-    return Wants(value, "a number from 0 to 1");
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ApplyRam(const std::string& value, const Environment&, Config* config) {
@@ -375,9 +350,17 @@ constexpr SettingRule kSettings[] = {
      ApplyEventsKept},
     {"otlp-endpoint", "auto", "URL",
      "OpenTelemetry collector that gets the spans of traced calls, by OTLP over HTTP: "
-     "http://localhost:4318/v1/traces say; auto: what OTEL_EXPORTER_OTLP_ENDPOINT or "
+     "http://localhost:4318/v1/traces say, or https://; auto: what OTEL_EXPORTER_OTLP_ENDPOINT or "
      "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names, else off; off: no call is traced",
      ApplyOtlpEndpoint},
+    {"otlp-headers-file", "auto", "PATH",
+     "file, mode 0600, with headers that the collector wants, a key say: lines \"Name: value\"; "
+     "auto: OTEL_EXPORTER_OTLP_HEADERS; off: none",
+     ApplyOtlpHeadersFile},
+    {"otlp-ca-file", "auto", "PATH",
+     "certificates that sign the collector's, PEM, with https://; auto: "
+     "OTEL_EXPORTER_OTLP_CERTIFICATE, else those of this host; off: those of this host",
+     ApplyOtlpCaFile},
     {"trace-ratio", "0", "RATIO",
      "of the calls that come without a trace of their own, so many are traced: 0 to 1; the others "
      "are traced if their caller says so",

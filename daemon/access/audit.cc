@@ -4,12 +4,12 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/server_interceptor.h"
 
+#include "base/utf8.h"
 #include "daemon/message.h"
 #include "prefixd/v1/admin.pb.h"
 
@@ -115,7 +115,7 @@ class Auditor final : public grpc::experimental::Interceptor {
     }
     log_->WriteRefusal(
         caller_.name, absl::StrCat("refused with code ", status.error_code()),
-        Line(asks, absl::StrCat("refused, ", absl::CHexEscape(status.error_message()))));
+        Line(asks, absl::StrCat("refused, ", base::Printable(status.error_message()))));
   }
 
   const Gate* const gate_;

@@ -1,6 +1,7 @@
 #include "daemon/tracing/collector_address.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -10,16 +11,17 @@
 namespace prefixd::daemon {
 namespace {
 
-constexpr char kScheme[] = "http://";
+constexpr std::string_view kPlain = "http://", kTls = "https://";
+constexpr uint16_t kPlainPort = 80, kTlsPort = 443;
 constexpr char kTracesPath[] = "/v1/traces";
 constexpr size_t kMostUrlBytes = 2048;
 
 absl::Status Wrong(const std::string& url, const char* why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", url, "\" ", why, "; it wants http://HOST:PORT/v1/traces"));
+      absl::StrCat("\"", url, "\" ", why, "; it wants http://HOST:PORT/v1/traces or https://"));
 }
 
-// Cuts "host", "host:port" or "[::1]:port".
+// Cuts "host", "host:port" or "[::1]:port". Leaves the port as it is where none is named.
 bool CutAuthority(const std::string& text, CollectorAddress* address) {
   size_t host_end = text.find(':');
   if (text.starts_with('[')) {
@@ -32,7 +34,6 @@ bool CutAuthority(const std::string& text, CollectorAddress* address) {
     address->host = text.substr(0, host_end);
   }
   if (address->host.empty()) return false;
-  address->port = 80;
   if (host_end == text.size()) return true;
   int port = 0;
   if (text[host_end] != ':' || !absl::SimpleAtoi(text.substr(host_end + 1), &port)) return false;
@@ -49,19 +50,17 @@ std::string Get(const std::map<std::string, std::string>& environment, const cha
 
 absl::StatusOr<CollectorAddress> ParseCollectorAddress(const std::string& url) {
   if (url.size() > kMostUrlBytes) return Wrong(url.substr(0, 64), "is longer than 2048 bytes");
-  if (url.starts_with("https://")) {
-    return Wrong(url, "is encrypted, which prefixd cannot: name a collector on this host");
-  }
   // A line break would begin another header, a fragment is never sent.
   const auto is_bad = [](char c) { return c <= 0x20 || c >= 0x7f || c == '#' || c == '"'; };
-  if (!url.starts_with(kScheme) || std::ranges::any_of(url, is_bad))
+  CollectorAddress address{.tls = url.starts_with(kTls)};
+  if ((!address.tls && !url.starts_with(kPlain)) || std::ranges::any_of(url, is_bad))
     return Wrong(url, "is no such URL");
-  const size_t begin = sizeof(kScheme) - 1;
+  const size_t begin = address.tls ? kTls.size() : kPlain.size();
   const size_t end = std::min(url.find_first_of("/?", begin), url.size());
   const std::string authority = url.substr(begin, end - begin);
   if (authority.find('@') != std::string::npos)
     return Wrong(url, "names a user, which prefixd does not send");
-  CollectorAddress address;
+  address.port = address.tls ? kTlsPort : kPlainPort;
   if (!CutAuthority(authority, &address)) return Wrong(url, "names no host and port");
   address.path = url.substr(end);
   if (address.path.empty() || address.path == "/") address.path = kTracesPath;
@@ -76,7 +75,12 @@ std::string HostAndPort(const CollectorAddress& address) {
 }
 
 std::string ToString(const CollectorAddress& address) {
-  return absl::StrCat(kScheme, HostAndPort(address), address.path);
+  return absl::StrCat(address.tls ? "https://" : "http://", HostAndPort(address), address.path);
+}
+
+std::string CollectorCaOfEnvironment(const std::map<std::string, std::string>& environment) {
+  const std::string file = Get(environment, "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE");
+  return file.empty() ? Get(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE") : file;
 }
 
 std::string CollectorOfEnvironment(const std::map<std::string, std::string>& environment) {

@@ -11,19 +11,25 @@
 namespace prefixd::daemon {
 
 struct CollectorAddress {
-  std::string host;  // a name, or an IP address without brackets
+  std::string host{};  // a name, or an IP address without brackets
   uint16_t port = 0;
-  std::string path;  // "/v1/traces"; the query belongs to it
+  std::string path{};  // "/v1/traces"; the query belongs to it
+  bool tls = false;
 };
 
-// Reads "http://localhost:4318/v1/traces"; without a port 80, without a path "/v1/traces".
-// InvalidArgument for https, for a user before the host, and for what is no URL.
+// Reads "http://localhost:4318/v1/traces" or "https://..."; without a port 80 or 443, without a
+// path
+// "/v1/traces". InvalidArgument for a user before the host, and for what is no URL.
 absl::StatusOr<CollectorAddress> ParseCollectorAddress(const std::string& url);
 
 // "http://localhost:4318/v1/traces".
 std::string ToString(const CollectorAddress& address);
 // "localhost:4318", "[::1]:4318": what the header Host says.
 std::string HostAndPort(const CollectorAddress& address);
+
+// The file that OpenTelemetry's variables name with the authorities that sign a collector's
+// certificate: OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE, else OTEL_EXPORTER_OTLP_CERTIFICATE; or "".
+std::string CollectorCaOfEnvironment(const std::map<std::string, std::string>& environment);
 
 // The URL that OpenTelemetry's variables give for traces: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT as it
 // is, else OTEL_EXPORTER_OTLP_ENDPOINT with /v1/traces behind it. Empty if neither is set, if they

@@ -9,11 +9,11 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "spdlog/spdlog.h"
 
 #include "base/random.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -133,10 +133,10 @@ Exporter::Result Exporter::Try(const Spans& batch, const std::string& message, m
 void Exporter::Note(const std::string& why_not) {
   const bool failing = !why_not.empty();
   if (std::exchange(failing_, failing) == failing) return;
-  const std::string url = ToString(options_.collector);
+  const std::string url = ToString(options_.collector.address);
   if (failing) {
     spdlog::warn("tracing: {} does not take spans, which are dropped meanwhile: {}", url,
-                 absl::CHexEscape(why_not.substr(0, kMostReasonBytes)));
+                 base::Printable(why_not.substr(0, kMostReasonBytes)));
   } else {
     spdlog::info("tracing: {} takes spans again", url);
   }

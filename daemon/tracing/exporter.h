@@ -10,7 +10,6 @@
 
 #include "base/descriptor.h"
 #include "daemon/tracing/bounded_queue.h"
-#include "daemon/tracing/collector_address.h"
 #include "daemon/tracing/http_post.h"
 #include "daemon/tracing/otlp.h"
 #include "daemon/tracing/span.h"
@@ -19,7 +18,7 @@
 namespace prefixd::daemon {
 
 struct ExporterOptions {
-  CollectorAddress collector;
+  HttpServer collector;
   TraceResource resource{};
   size_t queue_calls = 1024;                     // calls whose spans wait; a power of two
   size_t batch_spans = 512;                      // in one message, and up to one call's more

@@ -2,6 +2,7 @@
 //
 // Thread-safe: no state but the threads that look up names, which are the process's.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,8 +12,17 @@
 #include "base/mutex.h"
 #include "daemon/tracing/collector_address.h"
 #include "daemon/tracing/stop_signal.h"
+#include "remote/transport.h"
 
 namespace prefixd::daemon {
+
+// Where to, and what is said beside the body.
+struct HttpServer {
+  CollectorAddress address;
+  std::string headers{};  // further ones, each with its line break
+  // Of an https address; null: plain TCP.
+  std::shared_ptr<const remote::TlsContext> tls{};
+};
 
 struct HttpReply {
   int status = 0;
@@ -23,7 +33,7 @@ struct HttpReply {
 // Posts protobuf. Waits for the name's address, the connection and the answer until `deadline`, and
 // no longer than `stop` allows. Unavailable says what failed; an answer of any status is none.
 // Follows no redirect.
-absl::StatusOr<HttpReply> PostProtobuf(const CollectorAddress& address, std::string_view body,
+absl::StatusOr<HttpReply> PostProtobuf(const HttpServer& server, std::string_view body,
                                        base::Deadline deadline, const StopSignal& stop);
 
 }  // namespace prefixd::daemon

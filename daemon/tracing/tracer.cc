@@ -35,15 +35,16 @@ Tracer::Tracer(Options options)
       exporter_(std::move(options.exporter)),
       loads_([this](Spans spans) { exporter_.Take(std::move(spans)); }) {}
 
-std::unique_ptr<Tracer> Tracer::Start(const CollectorAddress& collector, double root_ratio) {
+std::unique_ptr<Tracer> Tracer::Start(HttpServer collector, double root_ratio) {
   char host[HOST_NAME_MAX + 1] = {};
   ::gethostname(host, sizeof(host) - 1);
   const SpanId instance = NewSpanId();
   const TraceResource resource{.version = kVersion,
                                .instance = base::ToHex(instance),
                                .host = base::Utf8Prefix(host, HOST_NAME_MAX)};
-  return std::make_unique<Tracer>(Options{
-      .exporter = {.collector = collector, .resource = resource}, .root_ratio = root_ratio});
+  return std::make_unique<Tracer>(
+      Options{.exporter = {.collector = std::move(collector), .resource = resource},
+              .root_ratio = root_ratio});
 }
 
 bool Tracer::Samples(const std::optional<TraceContext>& parent) const {

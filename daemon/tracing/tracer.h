@@ -22,7 +22,7 @@ class Tracer {
   };
   explicit Tracer(Options options);
   // Returns one for this daemon, with ExporterOptions' limits.
-  static std::unique_ptr<Tracer> Start(const CollectorAddress& collector, double root_ratio);
+  static std::unique_ptr<Tracer> Start(HttpServer collector, double root_ratio);
 
   // Whether a call is traced that came with `parent`, or without a valid one.
   bool Samples(const std::optional<TraceContext>& parent) const;

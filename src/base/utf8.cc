@@ -41,4 +41,25 @@ std::string Utf8Prefix(std::string_view text, size_t most_bytes) {
   return prefix;
 }
 
+std::string Printable(std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  for (const char c : text) {
+    if (c >= 0x20 && c < 0x7f && c != '\\') {
+      shown += c;
+      continue;
+    }
+    if (c == '\n') {
+      shown += "\\n";
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    shown += "\\x";
+    shown += kDigits[byte >> 4];
+    shown += kDigits[byte & 15];
+  }
+  return shown;
+}
+
 }  // namespace prefixd::base

@@ -83,9 +83,13 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Open(RedisOptions option
   if (options.seeds.empty()) return absl::InvalidArgumentError("remote: no server is named");
   Login login{.user = options.user, .password = options.password, .tls = nullptr};
   if (options.tls) {
-    PREFIXD_ASSIGN_OR_RETURN(login.tls, TlsContext::Make({.ca_file = options.ca_file,
-                                                          .cert_file = options.cert_file,
-                                                          .key_file = options.key_file}));
+    auto tls = TlsContext::Make(
+        {.ca_file = options.ca_file, .cert_file = options.cert_file, .key_file = options.key_file});
+    if (!tls.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("remote: ", std::string(tls.status().message())));
+    }
+    login.tls = *std::move(tls);
   }
   auto cluster = std::make_unique<Cluster>(Cluster::Options{
       .seeds = std::move(options.seeds),

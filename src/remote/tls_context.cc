@@ -11,8 +11,8 @@ namespace prefixd::remote {
 namespace {
 
 absl::Status BadFile(const std::string& what, const std::string& file) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "remote: ", what, " ", file, " cannot be used: ", TakeTlsError("OpenSSL does not say why")));
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " ", file, " cannot be used: ", TakeTlsError("OpenSSL does not say why")));
 }
 
 bool IsIpAddress(const std::string& host) {
@@ -29,7 +29,7 @@ absl::Status UseFiles(SSL_CTX* context, const TlsFiles& files) {
   }
   if (files.cert_file.empty() != files.key_file.empty()) {
     return absl::InvalidArgumentError(
-        "remote: a client's certificate and its key are given together or not at all");
+        "a client's certificate and its key are given together or not at all");
   }
   if (files.cert_file.empty()) return absl::OkStatus();
   if (SSL_CTX_use_certificate_chain_file(context, files.cert_file.c_str()) != 1) {
@@ -46,7 +46,7 @@ absl::Status UseFiles(SSL_CTX* context, const TlsFiles& files) {
 
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const TlsFiles& files) {
   SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
-  if (context == nullptr) return absl::InvalidArgumentError("remote: OpenSSL gives no context");
+  if (context == nullptr) return absl::InvalidArgumentError("OpenSSL gives no context");
   std::shared_ptr<const TlsContext> made(new TlsContext(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);

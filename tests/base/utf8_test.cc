@@ -26,5 +26,11 @@ TEST(Utf8Test, BytesThatAreNoTextBecomeQuestionMarks) {
   EXPECT_EQ(Utf8Prefix(std::string_view("a\0b", 3), 9), std::string("a\0b", 3));
 }
 
+TEST(Utf8Test, WhatIsPrintedIsOneLineOfAsciiAndQuotesStayAsTheyAre) {
+  EXPECT_EQ(Printable("client's \"a b\""), "client's \"a b\"");
+  EXPECT_EQ(Printable("a\nb\r\x1b[31m\\"), "a\\nb\\x0d\\x1b[31m\\x5c");
+  EXPECT_EQ(Printable("\xc3\xb6\x7f"), "\\xc3\\xb6\\x7f");
+}
+
 }  // namespace
 }  // namespace prefixd::base

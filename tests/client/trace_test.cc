@@ -20,7 +20,7 @@ std::string Parent(const std::string& span, const char* flags = "-01") {
 class ClientTraceTest : public ::testing::TestWithParam<bool> {  // with a shared arena
  protected:
   ClientTraceTest()
-      : tracer_({.exporter = {.collector = collector_.address(),
+      : tracer_({.exporter = {.collector = {.address = collector_.address()},
                               .interval = std::chrono::milliseconds(5),
                               .stop_patience = std::chrono::seconds(60)}}),
         daemon_(std::in_place, directory_.socket(),

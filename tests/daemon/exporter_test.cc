@@ -22,7 +22,7 @@ using testing::PlayedCollector;
 
 // Fails fast: the pauses are too short to notice, but for what a test sets.
 ExporterOptions To(const CollectorAddress& collector) {
-  return {.collector = collector,
+  return {.collector = {.address = collector, .headers = "X-Scope-OrgID: 7\r\n"},
           .resource = {.version = "1.2.3", .instance = "abc", .host = "here"},
           .interval = milliseconds(5),
           .timeout = milliseconds(10'000),
@@ -86,6 +86,7 @@ TEST(ExporterTest, ACollectorGetsWhatWasTakenAsOtlpOverHttp) {
   const std::string head = collector.heads().at(0);
   EXPECT_TRUE(head.starts_with("POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1:")) << head;
   EXPECT_THAT(head, HasSubstr("\r\nContent-Type: application/x-protobuf\r\n"));
+  EXPECT_THAT(head, HasSubstr("\r\nX-Scope-OrgID: 7"));
   const Exporter::Totals totals = WaitFor(exporter, [](const auto& t) { return t.exported > 0; });
   EXPECT_EQ(totals.exported, 1u);
   EXPECT_EQ(totals.dropped, 0u);
@@ -177,8 +178,9 @@ TEST(ExporterTest, OfAnAnswerWithoutAnEndNoMoreIsReadThanHeadersMayHave) {
   PlayedCollector collector(
       [](size_t) { return "HTTP/1.1 200 OK\r\n" + std::string(100'000, 'x'); });
   const StopSignal stop;
-  const absl::StatusOr<HttpReply> reply = PostProtobuf(
-      collector.address(), "", std::chrono::steady_clock::now() + std::chrono::seconds(60), stop);
+  const absl::StatusOr<HttpReply> reply =
+      PostProtobuf({.address = collector.address()}, "",
+                   std::chrono::steady_clock::now() + std::chrono::seconds(60), stop);
   EXPECT_EQ(reply.status().message(), "the headers of the answer do not end");
 }
 

@@ -33,7 +33,7 @@ class TraceCallsTest : public DaemonTest {
  protected:
   void SetUp() override {
     trace_ = std::make_unique<daemon::Tracer>(
-        daemon::Tracer::Options{.exporter = {.collector = collector_.address(),
+        daemon::Tracer::Options{.exporter = {.collector = {.address = collector_.address()},
                                              .interval = std::chrono::milliseconds(5),
                                              .stop_patience = std::chrono::seconds(60)},
                                 .root_ratio = root_ratio_});

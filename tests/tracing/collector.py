@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -15,7 +17,11 @@ PATIENCE_S = 60
 
 
 class Collector:
-    def __init__(self) -> None:
+    """`certificate`: PEM with its key, for https. `wants`: a header that each message must have."""
+
+    def __init__(
+        self, certificate: Path | None = None, wants: tuple[str, str] | None = None
+    ) -> None:
         self._lock = threading.Lock()
         self._spans: list = []  # (service, Span)
         self._bodies: list[bytes] = []
@@ -24,6 +30,9 @@ class Collector:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if wants is not None and self.headers[wants[0]] != wants[1]:
+                    self.send_error(401)
+                    return
                 collector._take(self.path, self.headers["Content-Type"], body)
                 answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(200)
@@ -36,7 +45,12 @@ class Collector:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}/v1/traces"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

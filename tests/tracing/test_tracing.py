@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 import unittest
 import urllib.request
 from pathlib import Path
@@ -201,6 +202,67 @@ class TracingTest(DaemonTest):
         engines = {span.name: span.span_id for span in self.collector.spans("engine")}
         matches = [span.parent_span_id for span in self.collector.spans() if "Match" in span.name]
         self.assertCountEqual(matches, engines.values())
+
+
+class EncryptedTest(DaemonTest):
+    """A collector that is reached by TLS, and wants a key."""
+
+    KEY = ("Authorization", "Bearer a=b, c")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.certificate = self.folder / "collector.pem"
+        names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+             "-subj", "/CN=collector", "-addext", names, "-keyout", self.certificate, "-out", f"{self.certificate}.crt"],
+            check=True, capture_output=True,
+        )
+        with self.certificate.open("a") as file:
+            file.write(Path(f"{self.certificate}.crt").read_text())
+        self.collector = Collector(self.certificate, self.KEY)
+        self.addCleanup(self.collector.close)
+        self.headers = self.folder / "headers"
+        self.headers.write_text(f"# the collector's key\n{': '.join(self.KEY)}\n")
+        self.headers.chmod(0o600)
+
+    def call(self, *options: str) -> None:
+        self.daemon.options = ["--trace-ratio", "1", *options]
+        self.daemon.start()
+        engine = Engine()
+        engine.open(self.attached()).match(engine.tokens(TOKENS))
+
+    def failed(self) -> int:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            counters = self.daemon.ctl("stats")["counters"]
+            if counters.get("trace.exports_failed", 0):
+                return counters["trace.exports_failed"]
+        raise AssertionError("nothing failed")
+
+    def test_a_collector_whose_certificate_is_trusted_gets_spans_and_its_key(self):
+        named = "--otlp-endpoint", self.collector.url, "--otlp-headers-file", str(self.headers)
+        self.call(*named, "--otlp-ca-file", f"{self.certificate}.crt")
+        self.collector.wait_for(CALL + "Match")
+
+    def test_opentelemetrys_variables_name_collector_authority_and_key(self):
+        self.daemon._environment |= {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": self.collector.url.replace("127.0.0.1", "localhost"),
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": f"{self.certificate}.crt",
+            "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20a%3Db%2C%20c",
+        }
+        self.call()
+        self.collector.wait_for(CALL + "Match")
+
+    def test_a_collector_whose_certificate_nobody_signed_gets_nothing(self):
+        self.call("--otlp-endpoint", self.collector.url, "--otlp-headers-file", str(self.headers))
+        self.assertGreater(self.failed(), 0)
+        self.assertEqual(self.collector.bodies, [])
+
+    def test_a_file_of_headers_that_others_can_read_keeps_prefixd_from_starting(self):
+        self.headers.chmod(0o644)
+        with self.assertRaisesRegex(AssertionError, f"{self.headers}"):
+            self.call("--otlp-endpoint", self.collector.url, "--otlp-headers-file", str(self.headers))
 
 
 def engine_layers(engine: Engine) -> list[prefixd.Layer]:
