@@ -201,13 +201,18 @@ void Arena::Shrink() {
   }
 }
 
+uint64_t Arena::most_capacity_bytes() const {
+  return shape_.slabs * shape_.slab_bytes +
+         SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
+}
+
 absl::Status Arena::Resize(uint64_t capacity_bytes) {
   if (file_ == nullptr) {
     return absl::FailedPreconditionError(
         "arena: private memory keeps its size, only a shared arena can be resized");
   }
   const uint64_t least = SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
-  const uint64_t most = shape_.slabs * shape_.slab_bytes + least;
+  const uint64_t most = most_capacity_bytes();
   if (capacity_bytes < least || capacity_bytes > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("arena: pages would have ", base::FormatBytes(capacity_bytes),

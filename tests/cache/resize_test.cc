@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include "base/size.h"
 #include "shared_fixture.h"
 
 namespace prefixd::testing {
@@ -110,7 +111,15 @@ TEST_F(ResizeTest, WhatCannotBeResizedIsSaid) {
   // What to do instead is said, both ways.
   EXPECT_THAT(refusal(1000, 0), HasSubstr("to go below that, start prefixd again with a smaller"));
   EXPECT_THAT(refusal(0, 1000), HasSubstr("too little"));
-  EXPECT_THAT(refusal(uint64_t{1} << 60, 0), HasSubstr("start prefixd again with that --ram"));
+  // The largest that would be taken is named, and is.
+  const std::string too_much = refusal(uint64_t{1} << 60, 0);
+  EXPECT_THAT(too_much, HasSubstr("start prefixd again with that --ram"));
+  const std::string before = "the most is ";
+  const size_t begin = too_much.find(before) + before.size();
+  const auto most = base::ParseSize(too_much.substr(begin, too_much.find(';') - begin));
+  ASSERT_TRUE(most.ok()) << too_much;
+  EXPECT_TRUE(cache_->SetBudgets(most->bytes, 0).ok());
+  EXPECT_NE(refusal(most->bytes + most->bytes / 50, 0), "");
 }
 
 TEST_F(ResizeTest, TwoBudgetsAreSetBothOrNeither) {

@@ -54,8 +54,8 @@ class Room {
   void KeepCeiling(block::SpaceHandle space);
 
   // --- resize.cc ---
-  // Changes the RAM budget. InvalidArgument if it is too small; ResourceExhausted if floors of
-  // spaces need more; FailedPrecondition without a shared arena.
+  // Changes the RAM budget. InvalidArgument if it is too small or too large; ResourceExhausted if
+  // floors of spaces need more; FailedPrecondition without a shared arena.
   absl::Status Resize(uint64_t ram_bytes) PREFIXD_EXCLUDES(budget_mutex_);
 
   // --- slabs.cc: the thread that retires slabs and backs them ahead of need ---
@@ -69,6 +69,13 @@ class Room {
 
  private:
   using GiveUp = index::PrefixIndex::GiveUp;
+  // What a RAM budget would be cut into now.
+  struct Cut {
+    ram::BudgetShares shares;
+    uint64_t index_bytes = 0, arena_bytes = 0;
+  };
+  absl::StatusOr<Cut> CutFor(uint64_t ram_bytes) const;
+  uint64_t LargestBudget(uint64_t ram_bytes) const;
   bool MakeSlabByMoving(uint64_t extent_bytes);
   // Both add to `evicted_bytes`.
   bool EvictSomething(uint64_t extent_bytes, GiveUp what, uint64_t* evicted_bytes);
