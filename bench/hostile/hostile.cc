@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "bench/common/daemon_stats.h"
+#include "bench/common/families.h"
 #include "bench/common/memory_cgroup.h"
 #include "bench/common/partner.h"
 #include "bench/common/process_memory.h"
@@ -302,9 +303,9 @@ void RunCrowd(Bench& bench) {
 }  // namespace
 
 void RunHostile(Bench& bench) {
-  if (bench.Wants("limits")) Limits(bench);
-  if (bench.Wants("beside")) RunBeside(bench);
-  if (bench.Wants("crowd")) RunCrowd(bench);
+  RunFamilies(bench, {{"limits", [&] { Limits(bench); }},
+                      {"beside", [&] { RunBeside(bench); }},
+                      {"crowd", [&] { RunCrowd(bench); }}});
 }
 
 }  // namespace prefixd::bench

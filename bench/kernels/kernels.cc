@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/common/families.h"
 #include "bench/common/machine.h"
 #include "bench/common/shared_daemon.h"
 #include "bench/common/workloads.h"
@@ -110,19 +111,15 @@ void RunKernels(Bench& bench) {
                           kernels::FastDecodeOrder()));
   const std::unique_ptr<KernelMemory> memory = KernelMemory::Make(bench);
   if (memory == nullptr) return;
-  const std::pair<const char*, std::function<void()>> families[] = {
-      {"decode", [&] { KernelsDecode(bench, *memory); }},
-      {"batch", [&] { KernelsBatch(bench, *memory); }},
-      {"prefill", [&] { KernelsPrefill(bench, *memory); }},
-      {"convert", [&] { KernelsConvert(bench); }},
-      {"numbers", [&] { KernelsNumbers(bench); }},
-      {"table", [&] { KernelsTable(bench, *memory); }},
-      {"overhead", [&] { KernelsOverhead(bench, *memory); }},
-      {"fused", [&] { KernelsFused(bench, *memory); }}};
-  for (const auto& [name, run] : families) {
-    const bool targets = std::string(name) != "table";
-    if (bench.Wants(name) && (targets || !bench.targets_only())) run();
-  }
+  std::vector<Family> families = {{"decode", [&] { KernelsDecode(bench, *memory); }},
+                                  {"batch", [&] { KernelsBatch(bench, *memory); }},
+                                  {"prefill", [&] { KernelsPrefill(bench, *memory); }},
+                                  {"convert", [&] { KernelsConvert(bench); }},
+                                  {"numbers", [&] { KernelsNumbers(bench); }},
+                                  {"overhead", [&] { KernelsOverhead(bench, *memory); }},
+                                  {"fused", [&] { KernelsFused(bench, *memory); }}};
+  if (!bench.targets_only()) families.push_back({"table", [&] { KernelsTable(bench, *memory); }});
+  RunFamilies(bench, families);
 }
 
 }  // namespace prefixd::bench

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "bench/common/families.h"
 #include "bench/common/shared_daemon.h"
 #include "bench/common/workloads.h"
 #include "bench/remote/redis_process.h"
@@ -24,16 +25,20 @@ void RunRemote(Bench& bench) {
   const std::unique_ptr<LoopbackPeer> far =
       veth.ok() && *veth ? LoopbackPeer::Start(kPeerBytes, (*veth)->place()) : nullptr;
   if (FindRedisServer().empty()) return bench.Note("left out: redis-server is not in PATH");
-  if (transfers) {
+  const auto transfer = [&] {
     RemoteTransfers(bench, "", *near);
     if (far != nullptr) {
       RemoteTransfers(bench, " over veth", *far);
     } else {
       bench.Note("left out, over veth: " + std::string(veth.status().message()));
     }
-  }
-  if (bench.Wants("hits")) RemoteHits(bench);
-  if (bench.Wants("find")) RemoteFind(bench);
+  };
+  std::vector<Family> families = {{"hits", [&] { RemoteHits(bench); }},
+                                  {"find", [&] { RemoteFind(bench); }}};
+  // One family by two names: the same servers and peers do both.
+  if (transfers)
+    families.insert(families.begin(), {bench.Wants("load") ? "load" : "store", transfer});
+  RunFamilies(bench, families);
 }
 
 }  // namespace prefixd::bench

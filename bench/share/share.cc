@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "bench/common/families.h"
 #include "bench/common/timing.h"
 #include "bench/common/workloads.h"
 
@@ -40,19 +41,15 @@ void RunShare(Bench& bench) {
   // First of all: it forks.
   const std::unique_ptr<SocketPeer> socket = SocketPeer::Start(256 * kMiB);
   if (!bench.Check(socket != nullptr, "no process for the raw socket")) return;
-  using Family = std::pair<const char*, std::function<void()>>;
-  const Family families[] = {{"acquire", [&] { ShareAcquire(bench); }},
-                             {"match", [&] { ShareMatch(bench); }},
-                             {"read", [&] { ShareRead(bench); }},
-                             {"gather", [&] { ShareGather(bench); }},
-                             {"python", [&] { SharePython(bench); }},
-                             {"streams", [&] { ShareStreams(bench, socket.get()); }},
-                             {"tls", [&] { ShareTls(bench); }},
-                             {"fairness", [&] { ShareFairness(bench); }},
-                             {"crash", [&] { ShareCrash(bench); }}};
-  for (const auto& [name, run] : families) {
-    if (bench.Wants(name)) run();
-  }
+  RunFamilies(bench, {{"acquire", [&] { ShareAcquire(bench); }},
+                      {"match", [&] { ShareMatch(bench); }},
+                      {"read", [&] { ShareRead(bench); }},
+                      {"gather", [&] { ShareGather(bench); }},
+                      {"python", [&] { SharePython(bench); }},
+                      {"streams", [&] { ShareStreams(bench, socket.get()); }},
+                      {"tls", [&] { ShareTls(bench); }},
+                      {"fairness", [&] { ShareFairness(bench); }},
+                      {"crash", [&] { ShareCrash(bench); }}});
 }
 
 }  // namespace prefixd::bench

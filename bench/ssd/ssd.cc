@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status.h"
+#include "bench/common/families.h"
 #include "bench/common/workloads.h"
 
 namespace prefixd::bench {
@@ -83,14 +84,11 @@ void JudgeDisk(Bench& bench, const DiskTarget& target, const MovedRounds& rounds
 }
 
 void RunSsd(Bench& bench) {
-  const std::pair<const char*, void (*)(Bench&)> families[] = {{"spill", SsdSpill},
-                                                               {"restore", SsdRestore},
-                                                               {"churn", SsdChurn},
-                                                               {"restart", SsdRestart},
-                                                               {"budget", SsdBudget}};
-  for (const auto& [name, run] : families) {
-    if (bench.Wants(name)) run(bench);
-  }
+  RunFamilies(bench, {{"spill", [&] { SsdSpill(bench); }},
+                      {"restore", [&] { SsdRestore(bench); }},
+                      {"churn", [&] { SsdChurn(bench); }},
+                      {"restart", [&] { SsdRestart(bench); }},
+                      {"budget", [&] { SsdBudget(bench); }}});
 }
 
 }  // namespace prefixd::bench

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/common/families.h"
 #include "bench/common/workloads.h"
 #include "bench/trace/file.h"
 #include "bench/trace/player.h"
@@ -186,11 +187,13 @@ void PlayTiers(Bench& bench, const std::string& name) {
 void RunTrace(Bench& bench) {
   std::vector<std::string> names = {"conversation", "claude_code_a"};
   if (!bench.trace().empty()) names = {bench.trace()};
+  std::vector<Family> families;
   for (const std::string& name : names) {
-    if (bench.Wants("ram")) PlayRam(bench, name);
-    if (bench.Wants("tiers")) PlayTiers(bench, name);
+    families.push_back({"ram", [&] { PlayRam(bench, name); }});
+    families.push_back({"tiers", [&] { PlayTiers(bench, name); }});
   }
-  if (bench.Wants("hybrid")) TraceHybrid(bench);
+  families.push_back({"hybrid", [&] { TraceHybrid(bench); }});
+  RunFamilies(bench, families);
 }
 
 }  // namespace prefixd::bench

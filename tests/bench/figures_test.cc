@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bench/common/bench.h"
+#include "bench/common/families.h"
 #include "bench/common/timing.h"
 #include "bench/common/workloads.h"
 #include "bench/kernels/kernels.h"
@@ -179,6 +180,22 @@ TEST(TableTest, FewerBitsAreFasterFromTheLengthAfterWhichTheyAreNeverSlower) {
   EXPECT_EQ(of({9, 9, 9, 9}), 1024u);
   EXPECT_EQ(of({9, 9, 9, 10}), 0u);
   EXPECT_EQ(of({}), 0u);
+}
+
+TEST(FamiliesTest, AStepSaysHowFarTheWorkloadIsAndHowLongTheRestTakes) {
+  EXPECT_EQ(StepText("share", "acquire", 1, 9, 0), "share: acquire, 1 of 9");
+  EXPECT_EQ(StepText("share", "gather", 4, 9, 35),
+            "share: gather, 4 of 9, 35 s so far, about 70 s left");
+  EXPECT_EQ(StepText("ssd", "budget", 5, 5, 480),
+            "ssd: budget, 5 of 5, 8 min so far, about 2 min left");
+}
+
+TEST(FamiliesTest, OnlyWhatIsWantedRunsAndInItsOrder) {
+  Bench bench({.workload = "share", .only = {"c", "a"}, .directory = {}, .quiet = true});
+  std::string ran;
+  RunFamilies(bench,
+              {{"a", [&] { ran += "a"; }}, {"b", [&] { ran += "b"; }}, {"c", [&] { ran += "c"; }}});
+  EXPECT_EQ(ran, "ac");
 }
 
 }  // namespace
