@@ -27,11 +27,9 @@ remote::Resolver& Names() {
   return *names;
 }
 
-// Waits until `transport` is ready, for its own events and for `more`. Unavailable names `what` if
-// it is not in time.
-absl::Status WaitFor(const remote::Transport& transport, short more, const char* what,
+// Waits until the socket is ready for `events`. Unavailable names `what` if it is not in time.
+absl::Status WaitFor(const remote::Transport& transport, short events, const char* what,
                      base::Deadline deadline, const StopSignal& stop) {
-  const auto events = static_cast<short>(transport.events() | more);
   for (;;) {
     const bool stopping = stop.set();
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
@@ -52,10 +50,12 @@ absl::Status Connect(remote::Transport& transport, base::Deadline deadline,
   for (;;) {
     PREFIXD_RETURN_IF_ERROR(transport.Connect());
     if (transport.connected()) return absl::OkStatus();
-    PREFIXD_RETURN_IF_ERROR(WaitFor(transport, 0, "connect", deadline, stop));
+    PREFIXD_RETURN_IF_ERROR(WaitFor(transport, transport.events(), "connect", deadline, stop));
   }
 }
 
+// Does not look at what the server sends meanwhile: one that answers and reads no more would keep
+// this thread busy until the deadline.
 absl::Status SendAll(remote::Transport& transport, std::string_view text, base::Deadline deadline,
                      const StopSignal& stop) {
   while (!text.empty()) {

@@ -20,7 +20,7 @@ namespace prefixd::daemon {
 struct HttpServer {
   CollectorAddress address;
   std::string headers{};  // further ones, each with its line break
-  // Of an https address; null: plain TCP.
+  // An https address needs it; null means plain TCP.
   std::shared_ptr<const remote::TlsContext> tls{};
 };
 

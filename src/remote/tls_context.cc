@@ -49,6 +49,8 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const TlsFile
   if (context == nullptr) return absl::InvalidArgumentError("OpenSSL gives no context");
   std::shared_ptr<const TlsContext> made(new TlsContext(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  // Without it a server could make sending wait until something comes.
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   PREFIXD_RETURN_IF_ERROR(UseFiles(context, files));

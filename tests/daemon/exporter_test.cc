@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <chrono>
 #include <string>
@@ -182,6 +183,38 @@ TEST(ExporterTest, OfAnAnswerWithoutAnEndNoMoreIsReadThanHeadersMayHave) {
       PostProtobuf({.address = collector.address()}, "",
                    std::chrono::steady_clock::now() + std::chrono::seconds(60), stop);
   EXPECT_EQ(reply.status().message(), "the headers of the answer do not end");
+}
+
+// Of the calling thread.
+std::chrono::nanoseconds CpuTime() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+TEST(ExporterTest, ACollectorThatAnswersAndReadsNoMoreIsWaitedForWithoutWork) {
+  const base::Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  base::Descriptor answering;
+  std::thread collector([&] {
+    answering = base::Descriptor(::accept(listener.get(), nullptr, nullptr));
+    ::send(answering.get(), "x", 1, MSG_NOSIGNAL);
+  });
+  const StopSignal stop;
+  const HttpServer server{.address = {"127.0.0.1", ntohs(address.sin_port), "/"}};
+  const std::string body(64 << 20, 'x');  // more than sockets take
+  const std::chrono::nanoseconds before = CpuTime();
+  const absl::StatusOr<HttpReply> reply =
+      PostProtobuf(server, body, std::chrono::steady_clock::now() + milliseconds(2'000), stop);
+  EXPECT_LT(CpuTime() - before, milliseconds(500));
+  EXPECT_EQ(reply.status().message(), "send: not in time");
+  collector.join();
 }
 
 TEST(ExporterTest, AFullQueueDropsAndCountsWhileTheCollectorHangs) {
