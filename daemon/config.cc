@@ -24,6 +24,7 @@
 #include "daemon/remote_settings.h"
 #include "daemon/settings.h"
 #include "daemon/socket_guard.h"
+#include "daemon/tracing_settings.h"
 #include "daemon/version.h"
 #include "wire/admin_socket.h"
 
@@ -302,9 +303,9 @@ absl::StatusOr<LoadedConfig> LoadConfig(const std::vector<std::string>& args,
   if (config.token_file == "auto") config.token_file = AutoTokenPath(config.socket);
   config.Echo("admin-socket", config.admin_socket.empty() ? "off" : config.admin_socket);
   config.Echo("token-file", config.token_file);
-  const Config::Tracing& tracing = config.tracing;
-  const bool is_traced = tracing.collector.has_value() && tracing.unusable.empty();
-  config.Echo("otlp-endpoint", is_traced ? ToString(*tracing.collector) : "off");
+  PREFIXD_RETURN_IF_ERROR(ResolveTracing(environment, &config.tracing));
+  const std::optional<CollectorAddress>& collector = config.tracing.collector;
+  config.Echo("otlp-endpoint", collector.has_value() ? ToString(*collector) : "off");
   PREFIXD_RETURN_IF_ERROR(CheckTogether(config));
   if (config.arena == "auto") config.arena = AutoArenaPath(config.socket);
   if (!config.arena.empty()) config.Echo("arena", config.arena);

@@ -70,11 +70,11 @@ struct Config {
   uint32_t ssd_shallow_tokens = 0;
   double ssd_write_share = 0;  // SSD bytes for each byte asked for; 0 = no limit
   std::string ssd_id_file;     // file that remembers which store the directory held; empty = none
-  // What becomes of spans (daemon/tracing_settings.h).
+  // Where spans go (daemon/tracing_settings.h).
   struct Tracing {
     std::optional<CollectorAddress> collector;  // nullopt = no call is traced
     std::string headers;                        // of the environment, each with its line break
-    std::string headers_file, ca_file;          // paths; empty = none
+    std::string headers_file, ca_file;          // paths, "auto" resolved; empty = none
     std::string unusable;                       // why what OTEL_* variables say cannot be used
     double ratio = 0;                           // of the calls without a traceparent
   } tracing;

@@ -366,10 +366,7 @@ void Program::CountLogLoss() {
 absl::Status Program::StartTracing() {
   const Config::Tracing& tracing = config_.tracing;
   if (tracer_ != nullptr) return absl::OkStatus();
-  if (!tracing.unusable.empty()) {
-    spdlog::warn("tracing: off, {}", tracing.unusable);
-    return absl::OkStatus();
-  }
+  if (!tracing.unusable.empty()) spdlog::warn("tracing: off, {}", tracing.unusable);
   if (!tracing.collector.has_value()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(HttpServer collector, OpenCollector(tracing));
   tracer_ = Tracer::Start(std::move(collector), tracing.ratio);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,11 +10,11 @@
 #include "spdlog/spdlog.h"
 
 #include "base/bytes.h"
-#include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
 #include "block/space_identity.h"
 #include "daemon/log.h"
+#include "daemon/private_file.h"
 #include "remote/redis_store.h"
 
 namespace prefixd::daemon {
@@ -30,13 +29,6 @@ absl::Status Wants(const std::string& value, const char* accepted) {
   return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
 }
 
-absl::StatusOr<std::string> ReadPrivate(const char* setting, const std::string& path) {
-  PREFIXD_ASSIGN_OR_RETURN(const std::optional<std::string> text,
-                           base::ReadOwnFile(path, kMostKeyBytes, base::ReadableBy::kOwnerAlone));
-  if (text.has_value()) return *text;
-  return absl::FailedPreconditionError(absl::StrCat(setting, ": there is no file ", path));
-}
-
 std::string HostName() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "";
@@ -46,7 +38,8 @@ std::string HostName() {
 absl::StatusOr<remote::TenantKeys> ReadKeys(const Config::Remote& remote) {
   std::string secret = kNoKey;
   if (!remote.key_file.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(secret, ReadPrivate("remote-key-file", remote.key_file));
+    PREFIXD_ASSIGN_OR_RETURN(secret,
+                             ReadPrivateFile("remote-key-file", remote.key_file, kMostKeyBytes));
     if (secret.size() < kLeastKeyBytes) {
       return absl::FailedPreconditionError(
           absl::StrCat("remote-key-file: ", remote.key_file, " has ", secret.size(),
@@ -123,8 +116,8 @@ absl::StatusOr<cache::RemoteOptions> OpenRemote(const Config::Remote& remote) {
   redis.cert_file = remote.cert_file;
   redis.key_file = remote.cert_key_file;
   if (!remote.password_file.empty()) {
-    PREFIXD_ASSIGN_OR_RETURN(redis.password,
-                             ReadPrivate("remote-password-file", remote.password_file));
+    PREFIXD_ASSIGN_OR_RETURN(redis.password, ReadPrivateFile("remote-password-file",
+                                                             remote.password_file, kMostKeyBytes));
     redis.password = std::string(absl::StripAsciiWhitespace(redis.password));
   }
   redis.log = [](remote::News news, const std::string& line) {

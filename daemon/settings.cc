@@ -356,11 +356,15 @@ constexpr SettingRule kSettings[] = {
     {"otlp-headers-file", "auto", "PATH",
      "file, mode 0600, with headers that the collector wants, a key say: lines \"Name: value\"; "
      "auto: OTEL_EXPORTER_OTLP_HEADERS; off: none",
-     ApplyOtlpHeadersFile},
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadText(value, &config->tracing.headers_file);
+     }},
     {"otlp-ca-file", "auto", "PATH",
      "certificates that sign the collector's, PEM, with https://; auto: "
      "OTEL_EXPORTER_OTLP_CERTIFICATE, else those of this host; off: those of this host",
-     ApplyOtlpCaFile},
+     [](const std::string& value, const Environment&, Config* config) {
+       return ReadText(value, &config->tracing.ca_file);
+     }},
     {"trace-ratio", "0", "RATIO",
      "of the calls that come without a trace of their own, so many are traced: 0 to 1; the others "
      "are traced if their caller says so",

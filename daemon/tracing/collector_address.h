@@ -17,9 +17,10 @@ struct CollectorAddress {
   bool tls = false;
 };
 
-// Reads "http://localhost:4318/v1/traces" or "https://..."; without a port 80 or 443, without a
+// Reads "http://localhost:4318/v1/traces" or the same with https. The port is 80 or 443 and the
 // path
-// "/v1/traces". InvalidArgument for a user before the host, and for what is no URL.
+// "/v1/traces" where the URL names none. InvalidArgument: the URL has a user before the host, or is
+// none.
 absl::StatusOr<CollectorAddress> ParseCollectorAddress(const std::string& url);
 
 // "http://localhost:4318/v1/traces".

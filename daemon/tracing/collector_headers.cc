@@ -1,10 +1,13 @@
 #include "daemon/tracing/collector_headers.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
@@ -69,11 +72,12 @@ bool DecodePercents(const std::string& text, std::string* out) {
       *out += text[at];
       continue;
     }
-    const auto is_digit = [](char c) {
-      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
-    };
-    if (at + 2 >= text.size() || !is_digit(text[at + 1]) || !is_digit(text[at + 2])) return false;
-    *out += absl::HexStringToBytes(text.substr(at + 1, 2));
+    if (at + 2 >= text.size()) return false;
+    const char* const end = text.data() + at + 3;
+    uint8_t byte = 0;
+    const std::from_chars_result read = std::from_chars(end - 2, end, byte, 16);
+    if (read.ec != std::errc() || read.ptr != end) return false;
+    *out += static_cast<char>(byte);
     at += 2;
   }
   return true;

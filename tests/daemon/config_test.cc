@@ -175,6 +175,30 @@ TEST_F(ConfigTest, TheAdminSocketAndTheTokenStandBesideTheSocket) {
               HasSubstr("wants a path of its own"));
 }
 
+TEST_F(ConfigTest, OpenTelemetrysVariablesAreLookedAtWhereThereIsACollectorThatNeedsThem) {
+  const auto with = [](const std::string& endpoint, const char* name, const char* value) {
+    return Load({"--otlp-endpoint", endpoint}, {{name, value}}).tracing;
+  };
+  // A collector without TLS has no certificate.
+  const char* const ca = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+  EXPECT_TRUE(with("http://c:1", ca, "/nonexistent").collector.has_value());
+  EXPECT_EQ(with("off", ca, "/nonexistent").unusable, "");
+  const Config::Tracing untrusted = with("https://c:1", ca, "/nonexistent");
+  EXPECT_FALSE(untrusted.collector.has_value());
+  EXPECT_THAT(untrusted.unusable, HasSubstr("OTEL_EXPORTER_OTLP_CERTIFICATE: the file of"));
+  const char* const headers = "OTEL_EXPORTER_OTLP_HEADERS";
+  EXPECT_EQ(with("http://c:1", headers, "a=1").headers, "a: 1\r\n");
+  EXPECT_EQ(with("off", headers, "a").unusable, "");
+  const Config::Tracing nameless = with("http://c:1", headers, "a");
+  EXPECT_FALSE(nameless.collector.has_value());
+  EXPECT_EQ(nameless.unusable, "OTEL_EXPORTER_OTLP_HEADERS: header 1 is no name=value");
+  EXPECT_EQ(Load({"--otlp-endpoint", "http://c:1", "--otlp-headers-file", "off"}, {{headers, "a"}})
+                .tracing.unusable,
+            "");
+  EXPECT_THAT(Refusal({"--otlp-endpoint", "http://c:1", "--otlp-ca-file", "/ca.pem"}),
+              HasSubstr("otlp-ca-file: certificates are for TLS, and http://c:1"));
+}
+
 TEST_F(ConfigTest, TenantsComeFromTheConnection) {
   EXPECT_EQ(TenantOf("unix:"), "local");
   EXPECT_EQ(TenantOf("unix:/run/prefixd/prefixd.sock"), "local");

@@ -261,7 +261,7 @@ class EncryptedTest(DaemonTest):
 
     def test_a_file_of_headers_that_others_can_read_keeps_prefixd_from_starting(self):
         self.headers.chmod(0o644)
-        with self.assertRaisesRegex(AssertionError, f"{self.headers}"):
+        with self.assertRaisesRegex(AssertionError, f"otlp-headers-file: {self.headers} may be read or written by others"):
             self.call("--otlp-endpoint", self.collector.url, "--otlp-headers-file", str(self.headers))
 
 
