@@ -35,7 +35,7 @@ void RunRemote(Bench& bench) {
   };
   std::vector<Family> families = {{"hits", [&] { RemoteHits(bench); }},
                                   {"find", [&] { RemoteFind(bench); }}};
-  // One family by two names: the same servers and peers do both.
+  // Loading and storing are one family by two names: the same servers and peers do both.
   if (transfers)
     families.insert(families.begin(), {bench.Wants("load") ? "load" : "store", transfer});
   RunFamilies(bench, families);

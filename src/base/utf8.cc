@@ -46,18 +46,14 @@ std::string Printable(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());
   for (const char c : text) {
-    if (c >= 0x20 && c < 0x7f && c != '\\') {
-      shown += c;
-      continue;
-    }
+    const auto byte = static_cast<unsigned char>(c);
     if (c == '\n') {
       shown += "\\n";
-      continue;
+    } else if (byte >= 0x20 && byte < 0x7f && c != '\\') {
+      shown += c;
+    } else {
+      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
     }
-    const auto byte = static_cast<unsigned char>(c);
-    shown += "\\x";
-    shown += kDigits[byte >> 4];
-    shown += kDigits[byte & 15];
   }
   return shown;
 }

@@ -12,8 +12,9 @@ namespace prefixd::base {
 // are not UTF-8 become '?'.
 std::string Utf8Prefix(std::string_view text, size_t most_bytes);
 
-// Returns `text` in printable ASCII: a line break becomes "\n", every other such byte and the
-// backslash "\x1b". Quotation marks stay as they are.
+// Returns `text` in printable ASCII, on one line. A line break becomes "\n"; a backslash, and each
+// other byte that is not printable ASCII, becomes two hex digits, as in "\x1b". Quotation marks
+// stay.
 std::string Printable(std::string_view text);
 
 }  // namespace prefixd::base

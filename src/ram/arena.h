@@ -194,7 +194,7 @@ class Arena {
   // stay. FailedPrecondition for a private arena; InvalidArgument if it is less than one slab with
   // its tables, or more than the file has tables and address space for.
   absl::Status Resize(uint64_t capacity_bytes) PREFIXD_EXCLUDES(mutex_);
-  // The most that Resize takes.
+  // Returns the most that Resize takes. Means nothing for a private arena.
   uint64_t most_capacity_bytes() const;
   // Takes `bytes` off the capacity, after free slabs left service for them. Returns false, with the
   // capacity as it was, if what is allocated needs it. Private arenas too can do this.

@@ -34,7 +34,8 @@ uint64_t Room::LargestBudget(uint64_t ram_bytes) const {
 absl::Status Room::Resize(uint64_t ram_bytes) {
   base::MutexLock lock(budget_mutex_);
   PREFIXD_ASSIGN_OR_RETURN(const Cut cut, CutFor(ram_bytes));
-  if (cut.arena_bytes > context_->arena->most_capacity_bytes() && context_->arena->shared()) {
+  const ram::Arena& arena = *context_->arena;
+  if (arena.shared() && cut.arena_bytes > arena.most_capacity_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "budget: ", base::FormatBytes(ram_bytes),
         " of RAM is more than the arena's file has room for since the start. While prefixd runs "
