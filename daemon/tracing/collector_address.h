@@ -17,9 +17,8 @@ struct CollectorAddress {
   bool tls = false;
 };
 
-// Reads "http://localhost:4318/v1/traces" or the same with https. The port is 80 or 443 and the
-// path
-// "/v1/traces" where the URL names none. InvalidArgument: the URL has a user before the host, or is
+// Reads "http://localhost:4318/v1/traces", or the same with https. A URL without a port means 80 or
+// 443, one without a path "/v1/traces". InvalidArgument: the URL has a user before the host, or is
 // none.
 absl::StatusOr<CollectorAddress> ParseCollectorAddress(const std::string& url);
 
