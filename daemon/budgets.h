@@ -14,7 +14,7 @@ struct Machine {
   uint64_t disk_bytes = 0;        // size of the filesystem that holds the directory
   uint64_t disk_free = 0;         // for this user; counts what the SSD tier holds as free
 };
-// Reads /proc and the cgroups (v2 and v1), and measures the disk of `directory` or of its nearest
+// Asks the system (os/machine.h), and measures the disk of `directory` or of its nearest
 // existing ancestor. FailedPrecondition if the disk cannot be measured.
 absl::StatusOr<Machine> MeasureMachine(const std::string& directory);
 

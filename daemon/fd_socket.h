@@ -1,8 +1,8 @@
 // The side socket hands workers the descriptors of the arena and of staging, which gRPC cannot do.
 //
-// A SEQPACKET unix socket, mode 0660, one exchange a connection. In: the 16 bytes of Attached.key.
-// Out: the same 16 bytes with two or three descriptors by SCM_RIGHTS (the arena, read-only; the
-// session's lock; staging), or a text that says what is wrong, without descriptors.
+// A unix socket of messages (os/messages.h), mode 0660, one exchange a connection. In: the 16 bytes
+// of Attached.key. Out: the same 16 bytes with two or three open files (the arena, read-only; the
+// session's lock; staging), or a text that says what is wrong, without files.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "base/peer.h"
 #include "cache/cache.h"
 #include "daemon/socket_guard.h"
+#include "os/wake.h"
 
 namespace prefixd::daemon {
 
@@ -37,12 +38,12 @@ class FdSocket {
 
  private:
   class Server;
-  FdSocket(SocketGuard guard, std::string path, int listener, int wake, OpenFiles open);
+  FdSocket(SocketGuard guard, std::string path, int listener, OpenFiles open);
 
   const SocketGuard guard_;
   const std::string path_;
   const int listener_;
-  const int wake_;  // an eventfd, readable once the thread must stop
+  const os::Wake wake_;  // set: the thread must stop
   const OpenFiles open_;
   std::thread thread_;
 };

@@ -1,10 +1,8 @@
 #include "daemon/heap_trim.h"
 
-#include <malloc.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
+
+#include "os/process.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -22,14 +20,8 @@ int64_t BeyondAllocated(const HeapUse& use) {
 }  // namespace
 
 HeapUse HeapUseNow() {
-  const auto heaps = ::mallinfo2();
-  HeapUse use{.allocated_bytes = heaps.uordblks + heaps.hblkhd};
-  std::ifstream statm("/proc/self/statm");
-  uint64_t total = 0, resident = 0, of_files = 0;
-  if (statm >> total >> resident >> of_files) {
-    use.resident_bytes = (resident - of_files) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  }
-  return use;
+  return {.resident_bytes = os::AnonymousBytes().value_or(0),
+          .allocated_bytes = os::AllocatedBytes()};
 }
 
 bool HeapTrim::IsDue(const HeapUse& use, Time now) {

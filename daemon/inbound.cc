@@ -18,16 +18,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "daemon/unix_listener.h"
+#include "os/sockets.h"
 
 namespace prefixd::daemon {
 namespace {
-
-// Identifies the socket itself, as descriptors' numbers are used again. 0 if `fd` is no socket.
-uint64_t CookieOf(int fd) {
-  uint64_t cookie = 0;
-  socklen_t bytes = sizeof(cookie);
-  return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &bytes) == 0 ? cookie : 0;
-}
 
 // Calls `take` with each part of the first `count` bytes of `message`, and with the size of the
 // buffer in which it stands.
@@ -46,9 +40,9 @@ void ForEachPart(const msghdr& message, size_t count, Take take) {
 class Inbound::Connection {
  public:
   Connection(int fd, std::shared_ptr<All> all)
-      : fd_(fd), cookie_(CookieOf(fd)), peer_(base::PeerOf(fd)), all_(std::move(all)) {}
+      : fd_(fd), id_(os::SocketId(fd)), peer_(base::PeerOf(fd)), all_(std::move(all)) {}
 
-  bool is_open() const { return cookie_ != 0 && CookieOf(fd_) == cookie_; }
+  bool is_open() const { return id_ != 0 && os::SocketId(fd_) == id_; }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   std::string Describe() const {
     return peer_.has_value() ? base::Describe(*peer_) : "a process that is not known";
@@ -66,7 +60,7 @@ class Inbound::Connection {
 
  private:
   const int fd_;
-  const uint64_t cookie_;
+  const uint64_t id_;
   const std::optional<base::Peer> peer_;
   const std::shared_ptr<All> all_;
   base::Mutex mutex_;

@@ -1,8 +1,6 @@
 #include "daemon/known_store.h"
 
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/statvfs.h>
 
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "base/own_file.h"
 #include "base/status.h"
 #include "cache/cache.h"
+#include "os/files.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -36,10 +35,9 @@ absl::StatusOr<uint64_t> FilesystemOf(const std::string& path) {
 bool MayGoAway(const std::string& directory) {
   struct stat root {
   }, here{};
-  struct statfs disk {};
   if (::stat("/", &root) != 0 || ::stat(directory.c_str(), &here) != 0) return false;
-  if (::statfs(directory.c_str(), &disk) != 0) return false;
-  return here.st_dev != root.st_dev && disk.f_type != TMPFS_MAGIC;
+  const std::optional<os::MountFacts> disk = os::MountOf(directory);
+  return disk.has_value() && here.st_dev != root.st_dev && !disk->in_memory;
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "daemon/log.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 
 #include "base/mutex.h"
 #include "grpc/support/log.h"
+#include "os/process.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -195,7 +195,7 @@ void LogSink::State::Write(const std::string& text) {
 }
 
 void LogSink::State::Loop() {
-  ::pthread_setname_np(::pthread_self(), "prefixd log");
+  os::NameThisThread("prefixd log");
   auto tell_at = steady_clock::now() + kTellEvery;
   bool more = true;
   while (more) {

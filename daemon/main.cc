@@ -1,6 +1,5 @@
 // prefixd: see --help. Exit codes stand in daemon/config.h.
 #include <dlfcn.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -17,6 +16,7 @@
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/program.h"
+#include "os/process.h"
 
 namespace {
 
@@ -26,9 +26,7 @@ namespace {
 // it has free above 16 MiB at its end (heap_trim.h: and elsewhere), so that the process stays near
 // its RAM budget. Larger allocations, a long request's lists, go back at once.
 void TuneMalloc() {
-  ::mallopt(M_MMAP_THRESHOLD, 2 << 20);
-  ::mallopt(M_TRIM_THRESHOLD, 16 << 20);
-  ::mallopt(M_ARENA_MAX, 2);
+  prefixd::os::LimitHeap({.map_bytes = 2 << 20, .trim_bytes = 16 << 20, .heaps = 2});
 }
 
 // Debian builds Abseil with its search for lock cycles: every lock of gRPC, on every thread, goes

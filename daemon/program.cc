@@ -1,6 +1,5 @@
 #include "daemon/program.h"
 
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +29,7 @@
 #include "daemon/request_log.h"
 #include "daemon/tracing_settings.h"
 #include "daemon/version.h"
+#include "os/process.h"
 #include "wire/limits.h"
 
 namespace prefixd::daemon {
@@ -45,15 +45,7 @@ sigset_t StopSignals() {
 
 // Waits for a stop signal. Returns it, or 0 after `limit` (0 = no limit).
 int WaitForSignal(std::chrono::milliseconds limit) {
-  const sigset_t signals = StopSignals();
-  const timespec timeout{.tv_sec = limit.count() / 1000,
-                         .tv_nsec = limit.count() % 1000 * 1'000'000};
-  for (;;) {
-    const int signal = limit.count() > 0 ? ::sigtimedwait(&signals, nullptr, &timeout)
-                                         : ::sigwaitinfo(&signals, nullptr);
-    if (signal > 0) return signal;
-    if (errno == EAGAIN) return 0;
-  }
+  return os::WaitForSignal(StopSignals(), limit.count() > 0 ? std::optional(limit) : std::nullopt);
 }
 
 constexpr std::chrono::seconds kLookInterval(1);
@@ -425,7 +417,7 @@ int Program::ServeUntilSignal() {
     if (logs) turn = std::min<std::chrono::milliseconds>(turn, config_.log_interval);
     if (const int signal = WaitForSignal(turn); signal != 0) return signal;
     if (heap_trim.IsDue(HeapUseNow(), std::chrono::steady_clock::now())) {
-      ::malloc_trim(0);
+      os::TrimHeap();
       heap_trim.Trimmed(HeapUseNow(), std::chrono::steady_clock::now());
     }
     if (std::chrono::steady_clock::now() >= next_look) {

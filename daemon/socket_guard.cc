@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 
 #include "base/own_file.h"
 #include "base/status.h"
+#include "os/sockets.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -35,7 +37,7 @@ Listener WhoListens(const std::string& path, const Listener& before) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = os::NewSocket(AF_UNIX, SOCK_STREAM, 0, os::Waits::kNo);
   const int rc = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   const int error = rc == 0 ? 0 : errno;
   Listener listener;
@@ -46,10 +48,9 @@ Listener WhoListens(const std::string& path, const Listener& before) {
     listener.pid = before.pid;
     listener.life = base::LifeOf(before.pid);
   }
-  ucred peer{};
-  socklen_t bytes = sizeof(peer);
-  if (rc == 0 && ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0) {
-    listener.pid = static_cast<uint64_t>(peer.pid);
+  const std::optional<os::SocketPeer> peer = rc == 0 ? os::PeerOf(fd) : std::nullopt;
+  if (peer.has_value()) {
+    listener.pid = static_cast<uint64_t>(peer->pid);
     listener.life = base::LifeOf(listener.pid);
   }
   ::close(fd);

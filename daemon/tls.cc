@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "daemon/whole_file.h"
 #include "grpc/grpc_security.h"
+#include "os/files.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -107,8 +108,9 @@ using Marks = std::array<Mark, 3>;
 Mark MarkOf(const std::string& path) {
   struct stat info {};
   if (path.empty() || ::stat(path.c_str(), &info) != 0) return {};
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), info.st_mtim.tv_sec,
-          info.st_mtim.tv_nsec};
+  const timespec written = os::WrittenAt(info);
+  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), written.tv_sec,
+          written.tv_nsec};
 }
 
 Marks MarksOf(const TlsFiles& files) {

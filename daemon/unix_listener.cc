@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -21,6 +20,7 @@
 
 #include "base/status.h"
 #include "daemon/shares.h"
+#include "os/sockets.h"
 #include "wire/send_buffer.h"
 
 namespace prefixd::daemon {
@@ -60,7 +60,7 @@ absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAcce
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());  // Claim checked its length
-  const int listener = ::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int listener = os::NewSocket(AF_UNIX, type, 0, os::Waits::kNo);
   // A link that somebody put in the socket's place meanwhile is not followed.
   const bool bound =
       listener >= 0 &&
@@ -88,22 +88,19 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(
     PREFIXD_ASSIGN_OR_RETURN(claim, SocketGuard::Claim(path));
   }
   PREFIXD_ASSIGN_OR_RETURN(const int listener, ListenAt(path, SOCK_STREAM, access));
-  const int wake = ::eventfd(0, EFD_CLOEXEC);
-  return std::unique_ptr<UnixListener>(new UnixListener(*std::move(claim), path, listener, wake));
+  return std::unique_ptr<UnixListener>(new UnixListener(*std::move(claim), path, listener));
 }
 
-UnixListener::UnixListener(SocketGuard guard, std::string path, int listener, int wake)
-    : guard_(std::move(guard)), path_(std::move(path)), listener_(listener), wake_(wake) {}
+UnixListener::UnixListener(SocketGuard guard, std::string path, int listener)
+    : guard_(std::move(guard)), path_(std::move(path)), listener_(listener) {}
 
 void UnixListener::Close() {
   if (listener_ < 0) return;
-  const uint64_t one = 1;
-  // The first write to an eventfd that nobody reads always succeeds.
-  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof(one));
+  wake_.Set();
   if (thread_.joinable()) thread_.join();
   ::unlink(path_.c_str());
   ::close(std::exchange(listener_, -1));
-  ::close(wake_);
+  wake_.Close();
 }
 
 void UnixListener::Start(std::function<void(int)> take) {
@@ -112,12 +109,12 @@ void UnixListener::Start(std::function<void(int)> take) {
 
 void UnixListener::Run(const std::function<void(int)>& take) const {
   for (;;) {
-    pollfd polled[] = {{.fd = wake_, .events = POLLIN, .revents = 0},
+    pollfd polled[] = {{.fd = wake_.fd(), .events = POLLIN, .revents = 0},
                        {.fd = listener_, .events = POLLIN, .revents = 0}};
     ::poll(polled, 2, -1);
     if (polled[0].revents != 0) return;
     if (polled[1].revents == 0) continue;
-    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = os::AcceptFrom(listener_);
     if (fd >= 0) {
       wire::EnlargeSendBuffer(fd);
       take(fd);

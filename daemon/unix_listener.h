@@ -15,6 +15,7 @@
 
 #include "base/peer.h"
 #include "daemon/socket_guard.h"
+#include "os/wake.h"
 
 namespace prefixd::daemon {
 
@@ -57,13 +58,13 @@ class UnixListener {
   void Close();
 
  private:
-  UnixListener(SocketGuard guard, std::string path, int listener, int wake);
+  UnixListener(SocketGuard guard, std::string path, int listener);
   void Run(const std::function<void(int)>& take) const;
 
   const SocketGuard guard_;
   const std::string path_;
-  int listener_;    // -1 = closed
-  const int wake_;  // an eventfd, readable once the thread must stop
+  int listener_;   // -1 = closed
+  os::Wake wake_;  // set: the thread must stop
   std::thread thread_;
 };
 

@@ -27,6 +27,7 @@
 #include "block/arena_file.h"
 #include "client/cli/table.h"
 #include "client/cli/units.h"
+#include "os/files.h"
 
 namespace prefixd::cli {
 namespace {
@@ -74,7 +75,7 @@ bool IsFree(const std::string& path, int fd) {
 void ReadLocks(const std::string& path, ArenaInfo* info) {
   struct stat status = {};
   if (::stat(OwnerLockOf(path).c_str(), &status) == 0) {
-    info->age_s = std::min(info->age_s, AgeOf(status.st_mtim));
+    info->age_s = std::min(info->age_s, AgeOf(os::WrittenAt(status)));
   }
   std::ifstream socket(LocksOf(path) + "/socket");
   std::getline(socket, info->socket);
@@ -86,7 +87,7 @@ std::optional<ArenaInfo> Look(const std::string& path) {
   if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   ArenaInfo info{.path = path,
                  .owner = UserName(status.st_uid),
-                 .age_s = AgeOf(status.st_mtim),
+                 .age_s = AgeOf(os::WrittenAt(status)),
                  .bytes = static_cast<uint64_t>(status.st_blocks) * 512,
                  .named_bytes = static_cast<uint64_t>(status.st_size)};
   const base::Descriptor fd = OpenPlain(path, O_RDONLY);

@@ -16,6 +16,7 @@
 #include "base/size.h"
 #include "base/status.h"
 #include "client/cli/doctor.h"
+#include "os/files.h"
 
 namespace prefixd::cli {
 namespace {
@@ -60,9 +61,9 @@ absl::StatusOr<Speed> Measure(const base::Descriptor& file) {
   PREFIXD_ASSIGN_OR_RETURN(speed.write_bytes_per_s, Timed([&](off_t at) -> ssize_t {
                              const ssize_t moved = ::pwrite(file.get(), piece.get(), kPiece, at);
                              const bool last = at == (kPieces - 1) * kPiece;
-                             return last && ::fdatasync(file.get()) != 0 ? -1 : moved;
+                             return last && !os::SyncData(file.get()) ? -1 : moved;
                            }));
-  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);  // where there is no O_DIRECT
+  os::DropCache(file.get());  // where there is no O_DIRECT
   PREFIXD_ASSIGN_OR_RETURN(speed.read_bytes_per_s, Timed([&](off_t at) {
                              return ::pread(file.get(), piece.get(), kPiece, at);
                            }));
@@ -72,7 +73,8 @@ absl::StatusOr<Speed> Measure(const base::Descriptor& file) {
 absl::StatusOr<Speed> MeasureIn(const std::string& folder, bool direct) {
   const std::string path = absl::StrCat(folder, "/prefixd-doctor-speed-", ::getpid());
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-  base::Descriptor file(::open(path.c_str(), direct ? flags | O_DIRECT : flags, 0600));
+  base::Descriptor file(direct ? os::OpenUncached(path, flags, 0600)
+                               : ::open(path.c_str(), flags, 0600));
   if (!file && direct && errno == EINVAL)
     file = base::Descriptor(::open(path.c_str(), flags, 0600));
   if (!file) return absl::ErrnoToStatus(errno, "");

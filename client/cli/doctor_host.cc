@@ -1,8 +1,6 @@
-// The checks of the host: what /proc, /sys and the filesystems say.
+// The checks of the host: what the system and the filesystems say.
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,47 +8,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <limits>
 #include <memory>
-#include <sstream>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/descriptor.h"
 #include "base/size.h"
 #include "client/cli/arenas.h"
 #include "client/cli/doctor.h"
+#include "os/files.h"
+#include "os/machine.h"
 
 namespace prefixd::cli {
 namespace {
-
-constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
-
-std::string ReadAll(const Host& host, const std::string& path) {
-  std::ifstream file(host.root + path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Returns the number behind `name` in a file of lines, such as "MemTotal: 17 kB"; nullopt if none.
-std::optional<uint64_t> Field(const Host& host, const std::string& path, const std::string& name) {
-  std::istringstream lines(ReadAll(host, path));
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(name)) continue;
-    std::istringstream words(line.substr(name.size()));
-    std::string word;
-    uint64_t number = 0;
-    if (words >> word && absl::SimpleAtoi(word, &number)) return number;
-    if (word == "unlimited" || word == "max") return kUnlimited;
-  }
-  return std::nullopt;
-}
-
-std::string ProcessFolder(const Wanted& wanted) {
-  return wanted.pid == 0 ? "/proc/self" : absl::StrCat("/proc/", wanted.pid);
-}
 
 // Returns `path` or the nearest folder above it that exists.
 std::string Existing(const Host& host, const std::string& path) {
@@ -65,12 +35,10 @@ std::string Existing(const Host& host, const std::string& path) {
 std::optional<Host::Space> SpaceOf(const Host& host, const std::string& path) {
   const std::string at = Existing(host, path);
   if (const auto told = host.spaces.find(at); told != host.spaces.end()) return told->second;
-  struct statfs disk = {};
-  if (::statfs((host.root + at).c_str(), &disk) != 0) return std::nullopt;
-  const auto unit = static_cast<uint64_t>(disk.f_bsize);
-  return Host::Space{.bytes = disk.f_blocks * unit,
-                     .free_bytes = disk.f_bavail * unit,
-                     .is_tmpfs = disk.f_type == TMPFS_MAGIC};
+  const std::optional<os::MountFacts> disk = os::MountOf(host.root + at);
+  if (!disk.has_value()) return std::nullopt;
+  return Host::Space{
+      .bytes = disk->bytes, .free_bytes = disk->free_bytes, .is_tmpfs = disk->in_memory};
 }
 
 uint64_t AllocatedBytes(const std::string& path) {
@@ -83,7 +51,7 @@ uint64_t AllocatedBytes(const std::string& path) {
 // Returns what the budget gives the arena; without a daemon, what it gives it by default.
 uint64_t ArenaBytes(const Host& host, const Wanted& wanted) {
   if (wanted.arena_bytes > 0) return wanted.arena_bytes;
-  return (Field(host, "/proc/meminfo", "MemAvailable:").value_or(0) << 10) / 5 / 100 * 78;
+  return os::MemoryAvailable(host.root).value_or(0) / 5 / 100 * 78;
 }
 
 Finding ArenaRoom(const Host& host, const Wanted& wanted) {
@@ -109,36 +77,15 @@ Finding ArenaRoom(const Host& host, const Wanted& wanted) {
   return finding;
 }
 
-// Returns the options of the mount that holds `path`, as /proc/self/mountinfo tells them.
-std::string MountOptions(const Host& host, const std::string& path) {
-  std::istringstream lines(ReadAll(host, "/proc/self/mountinfo"));
-  std::string best, options;
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string at, word;
-    for (int i = 0; i < 5; ++i) words >> at;  // the fifth is the mount point
-    const bool above = path == at || path.starts_with(at == "/" ? at : at + "/");
-    if (!above || at.size() < best.size()) continue;
-    best = at;
-    options = line.substr(line.find(" - ") == std::string::npos ? 0 : line.find(" - "));
-  }
-  return options;
-}
-
 Finding HugePages(const Host& host, const Wanted& wanted) {
   Finding finding{.name = "huge pages"};
-  const std::string modes = ReadAll(host, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  if (modes.empty()) {
+  const std::optional<bool> has = os::MountHasHugePages(host.root, wanted.arena);
+  if (!has.has_value()) {
     finding.verdict = Verdict::kUnknown;
     finding.found = "the kernel does not say whether a tmpfs may have them";
     return finding;
   }
-  const std::string options = MountOptions(host, wanted.arena);
-  const bool by_mount = options.find("huge=within_size") != std::string::npos ||
-                        options.find("huge=always") != std::string::npos ||
-                        options.find("huge=advise") != std::string::npos;
-  if (modes.find("[deny]") == std::string::npos &&
-      (by_mount || modes.find("[force]") != std::string::npos)) {
+  if (*has) {
     finding.found = "the arena's tmpfs has them";
     return finding;
   }
@@ -151,30 +98,9 @@ Finding HugePages(const Host& host, const Wanted& wanted) {
   return finding;
 }
 
-// Returns the least limit of the memory cgroups from that of the process up; kUnlimited without.
-uint64_t CgroupLimit(const Host& host, const Wanted& wanted) {
-  uint64_t least = kUnlimited;
-  std::istringstream lines(ReadAll(host, ProcessFolder(wanted) + "/cgroup"));
-  for (std::string line; std::getline(lines, line);) {
-    const size_t second = line.find(':', line.find(':') + 1);
-    const bool v2 = line.starts_with("0::");
-    if (second == std::string::npos || (!v2 && line.find(":memory:") == std::string::npos)) {
-      continue;
-    }
-    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (std::filesystem::path at = line.substr(second + 1);; at = at.parent_path()) {
-      const std::string file =
-          absl::StrCat(root, at.string(), v2 ? "/memory.max" : "/memory.limit_in_bytes");
-      least = std::min(least, Field(host, file, "").value_or(kUnlimited));
-      if (at == at.parent_path()) break;
-    }
-  }
-  return least >= uint64_t{1} << 60 ? kUnlimited : least;  // v1 writes a huge number for none
-}
-
 Finding Cgroup(const Host& host, const Wanted& wanted) {
-  const uint64_t limit = CgroupLimit(host, wanted);
-  if (limit == kUnlimited) return {.name = "cgroup", .found = "no memory limit"};
+  const uint64_t limit = os::GroupMemoryLimit(host.root, wanted.pid);
+  if (limit == os::kNoLimit) return {.name = "cgroup", .found = "no memory limit"};
   Finding finding{.name = "cgroup",
                   .found = absl::StrCat("memory limit of ", base::FormatBytes(limit))};
   const uint64_t needs = wanted.ram_bytes + (uint64_t{64} << 20);
@@ -188,7 +114,7 @@ Finding Cgroup(const Host& host, const Wanted& wanted) {
 }
 
 Finding Swap(const Host& host) {
-  const uint64_t swap = Field(host, "/proc/meminfo", "SwapTotal:").value_or(0) << 10;
+  const uint64_t swap = os::SwapBytes(host.root).value_or(0);
   if (swap == 0) return {.name = "swap", .found = "none"};
   return {.name = "swap",
           .verdict = Verdict::kBetter,
@@ -218,8 +144,7 @@ Finding LeftArenas(const Host& host, const Wanted& wanted) {
 
 absl::Status TryDirect(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/prefixd-doctor-", ::getpid());
-  const base::Descriptor fd(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600));
+  const base::Descriptor fd(os::OpenUncached(path, O_RDWR | O_CREAT | O_EXCL, 0600));
   const int opened = fd ? 0 : errno;
   if (!fd) return absl::ErrnoToStatus(opened, "");
   constexpr size_t kBytes = 4096;
@@ -302,7 +227,7 @@ Finding ClockOf(const Host& host, const Wanted& wanted) {
        it.increment(error)) {
     struct stat status = {};
     if (::lstat(it->path().c_str(), &status) != 0) continue;
-    newest = std::max(newest, std::chrono::seconds(status.st_mtim.tv_sec));
+    newest = std::max(newest, std::chrono::seconds(os::WrittenAt(status).tv_sec));
   }
   if (newest <= now + kSlack && now > kYear2025) {
     return {.name = "clock", .found = "behind nothing that is stored"};
@@ -317,15 +242,10 @@ Finding ClockOf(const Host& host, const Wanted& wanted) {
 // --- system
 
 Finding Kernel(const Host& host) {
-  std::istringstream text(ReadAll(host, "/proc/sys/kernel/osrelease"));
-  std::string release;
-  text >> release;
-  int major = 0, minor = 0;
-  char dot = 0;
-  std::istringstream(release) >> major >> dot >> minor;
+  const std::string release = os::KernelRelease(host.root);
   Finding finding{.name = "kernel", .found = release.empty() ? "not told" : release};
   if (release.empty()) finding.verdict = Verdict::kUnknown;
-  if (release.empty() || major > 5 || (major == 5 && minor >= 14)) return finding;
+  if (release.empty() || os::MapsAhead(release)) return finding;
   finding.verdict = Verdict::kBetter;
   finding.change = "5.14 and later map an arena's memory ahead; with this one, new pages cost more";
   finding.worth = 20;
@@ -334,15 +254,14 @@ Finding Kernel(const Host& host) {
 
 Finding OpenFiles(const Host& host, const Wanted& wanted) {
   constexpr uint64_t kEnough = 65536, kLeast = 1024;  // the unit's; a worker takes up to four
-  const std::optional<uint64_t> limit =
-      Field(host, ProcessFolder(wanted) + "/limits", "Max open files");
+  const std::optional<uint64_t> limit = os::DescriptorLimit(host.root, wanted.pid);
   const char* whose = wanted.pid == 0 ? "this shell's" : "prefixd's";
   if (!limit.has_value()) {
     return {"open files", Verdict::kUnknown, absl::StrCat(whose, " limit is not told"), "", 0};
   }
   Finding finding{.name = "open files",
-                  .found = *limit == kUnlimited ? absl::StrCat(whose, " are not limited")
-                                                : absl::StrCat(whose, " limit is ", *limit)};
+                  .found = *limit == os::kNoLimit ? absl::StrCat(whose, " are not limited")
+                                                  : absl::StrCat(whose, " limit is ", *limit)};
   if (*limit >= kEnough) return finding;
   finding.verdict = *limit < kLeast ? Verdict::kWrong : Verdict::kBetter;
   finding.change =
@@ -353,11 +272,7 @@ Finding OpenFiles(const Host& host, const Wanted& wanted) {
 }
 
 Finding Processor(const Host& host) {
-  std::istringstream lines(ReadAll(host, "/proc/cpuinfo"));
-  std::string flags;
-  for (std::string line; flags.empty() && std::getline(lines, line);) {
-    if (line.starts_with("flags")) flags = line + " ";
-  }
+  const std::string flags = os::CpuFlags(host.root);
   const auto has = [&](const char* flag) {
     return flags.find(absl::StrCat(" ", flag, " ")) != std::string::npos;
   };

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 
 #include "base/descriptor.h"
+#include "os/sockets.h"
 
 namespace prefixd::client {
 namespace {
@@ -61,7 +62,7 @@ int ErrorOfConnecting(const std::string& path) {
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof(name.sun_path)) return ENAMETOOLONG;
   std::memcpy(name.sun_path, path.data(), path.size());
-  const base::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const base::Descriptor socket(os::NewSocket(AF_UNIX, SOCK_STREAM, 0, os::Waits::kNo));
   if (socket.get() < 0) return errno;
   const int failed = ::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name));
   return failed == 0 ? 0 : errno;

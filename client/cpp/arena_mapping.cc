@@ -1,6 +1,5 @@
 #include "arena_mapping.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -15,8 +14,6 @@
 
 namespace prefixd::client {
 namespace {
-
-constexpr size_t kLockBytes = 4096;
 
 absl::Status Failed(const char* what) {
   return absl::FailedPreconditionError(absl::StrCat("arena: ", what, ": ", std::strerror(errno)));
@@ -60,29 +57,14 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(base::Desc
   const std::optional<FileId> arena_id = IdOf(arena.get()), lock_id = IdOf(lock.get());
   if (!arena_id.has_value() || !lock_id.has_value()) return Failed("fstat");
   std::shared_ptr<ArenaMapping> mapping(new ArenaMapping(shape, *arena_id, *lock_id));
-  // Never accessed: the mapping only keeps the open file description that has the lock.
-  void* const page = mmap(nullptr, kLockBytes, PROT_NONE, MAP_SHARED, lock.get(), 0);
-  if (page == MAP_FAILED) return Failed("mmap of the lock");
-  mapping->lock_page_ = page;
-  void* const base =
-      mmap(nullptr, shape.file_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, arena.get(), 0);
-  if (base == MAP_FAILED) return Failed("mmap");
-  mapping->base_ = static_cast<const std::byte*>(base);
-  if (madvise(page, kLockBytes, MADV_DONTFORK) != 0 ||
-      madvise(base, shape.file_bytes, MADV_DONTFORK) != 0) {
-    return Failed("madvise");
-  }
-  // Keeps the cache out of a worker's core dumps; takes huge pages where the tmpfs has them.
-  madvise(base, shape.file_bytes, MADV_DONTDUMP);
-  madvise(base, shape.file_bytes, MADV_HUGEPAGE);
-  PREFIXD_RETURN_IF_ERROR(Check(*static_cast<const block::ArenaHeader*>(base), shape));
+  if (!mapping->held_lock_.Take(lock.Release())) return Failed("keeping the lock");
+  const char* const failed =
+      mapping->file_.Map(arena.Release(), shape.file_bytes, os::HeldMapping::Access::kRead);
+  if (failed != nullptr) return Failed(failed);
+  mapping->file_.MakeLarge();
+  PREFIXD_RETURN_IF_ERROR(
+      Check(*reinterpret_cast<const block::ArenaHeader*>(mapping->file_.data()), shape));
   return mapping;
-}
-
-ArenaMapping::~ArenaMapping() {
-  if (owner_ != getpid()) return;  // in a child something else may be mapped there
-  if (base_ != nullptr) munmap(const_cast<std::byte*>(base_), file_bytes_);
-  if (lock_page_ != nullptr) munmap(lock_page_, kLockBytes);
 }
 
 bool ArenaMapping::AreFiles(int arena, int lock) const {

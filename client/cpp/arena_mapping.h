@@ -1,14 +1,12 @@
 // The daemon's arena as this worker maps it: whole and read-only. Beside it, the session's lock
-// file is mapped but never accessed: while that mapping exists, the kernel holds the session's
-// lock, which protects leased pages.
+// file is kept: while it is, the kernel holds the session's lock, which protects leased pages.
 //
-// Both mappings are this process's alone. A child of fork() has neither them (MADV_DONTFORK) nor
-// their descriptors, which are closed once they are mapped: it cannot keep what a dead worker held.
+// Both are this process's alone (os/held_file.h): a child of fork() has neither, so it cannot keep
+// what a dead worker held.
 //
 // Thread-safe. Every reader of pages holds a reference, so a mapping outlives session and daemon.
 #pragma once
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/descriptor.h"
+#include "os/held_file.h"
 
 namespace prefixd::client {
 
@@ -30,21 +29,20 @@ struct ArenaShape {
 
 class ArenaMapping {
  public:
-  // Maps both files and closes the descriptors. FailedPrecondition if the file is not the arena
+  // Takes both files. FailedPrecondition if the file is not the arena
   // that `shape` says, or is of another version.
   static absl::StatusOr<std::shared_ptr<const ArenaMapping>> Map(base::Descriptor arena,
                                                                  base::Descriptor lock,
                                                                  const ArenaShape& shape);
-  ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;
   ArenaMapping& operator=(const ArenaMapping&) = delete;
 
   // Offsets in the arena count from here.
-  const std::byte* data() const { return base_ + data_offset_; }
+  const std::byte* data() const { return file_.data() + data_offset_; }
   uint64_t data_bytes() const { return file_bytes_ - data_offset_; }
   // The whole file, which begins with a block::ArenaHeader. What was not announced must not be
   // read.
-  std::span<const std::byte> file() const { return {base_, file_bytes_}; }
+  std::span<const std::byte> file() const { return {file_.data(), file_bytes_}; }
   // Whether the descriptors are those of this arena and its lock.
   bool AreFiles(int arena, int lock) const;
 
@@ -63,9 +61,9 @@ class ArenaMapping {
         data_offset_(shape.data_offset) {}
 
   const FileId arena_, lock_;
-  const pid_t owner_ = getpid();
-  const std::byte* base_ = nullptr;  // of the arena's file; set before the mapping is shared
-  void* lock_page_ = nullptr;
+  // Set before the mapping is shared. The lock is given back last.
+  os::HeldFile held_lock_;
+  os::HeldMapping file_;
   const uint64_t file_bytes_;
   const uint64_t data_offset_;
 };

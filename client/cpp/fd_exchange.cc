@@ -6,7 +6,6 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -17,27 +16,17 @@
 #include "address.h"
 #include "base/status.h"
 #include "fork_guard.h"
+#include "os/messages.h"
+#include "os/sockets.h"
 
 namespace prefixd::client {
 namespace {
 
 constexpr size_t kMostFiles = 8;  // received and closed if the peer sends more than three
+constexpr size_t kMostBytes = 1024;
 
 absl::Status Failed(const char* what, const std::string& socket) {
   return absl::UnavailableError(absl::StrCat(what, " ", socket, ": ", std::strerror(errno)));
-}
-
-std::vector<base::Descriptor> TakeFiles(msghdr* message) {
-  std::vector<base::Descriptor> files;
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof(fd));
-      files.emplace_back(fd);
-    }
-  }
-  return files;
 }
 
 // Waits until `fd` is readable. Returns false, with errno, if nothing comes until `end`.
@@ -54,7 +43,7 @@ bool Await(int fd, std::chrono::steady_clock::time_point end) {
   }
 }
 
-// Sends the key. Returns the connection once the answer has come.
+// Sends the key and returns the connection.
 absl::StatusOr<base::Descriptor> Ask(const std::string& socket, const std::string& key,
                                      std::chrono::milliseconds patience) {
   sockaddr_un name{};
@@ -65,44 +54,33 @@ absl::StatusOr<base::Descriptor> Ask(const std::string& socket, const std::strin
                                                       sizeof(name.sun_path) - 1));
   }
   std::memcpy(name.sun_path, socket.data(), socket.size());
-  base::Descriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  base::Descriptor fd(os::NewSocket(AF_UNIX, os::MessageSocketType(), 0, os::Waits::kYes));
   if (!fd) return Failed("socket for", socket);
-  const auto end = std::chrono::steady_clock::now() + patience;
   const timeval wait{.tv_sec = patience.count() / 1000, .tv_usec = patience.count() % 1000 * 1000};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
-    return Failed("connect to", socket);
+    if (errno != EPROTOTYPE) return Failed("connect to", socket);
+    return absl::FailedPreconditionError(
+        absl::StrCat(socket, ": the daemon and this library were built with different PREFIXD_OS"));
   }
-  if (send(fd.get(), key.data(), key.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(key.size())) {
-    return Failed("send to", socket);
-  }
-  return Await(fd.get(), end) ? absl::StatusOr<base::Descriptor>(std::move(fd))
-                              : Failed("receive from", socket);
+  if (!os::SendMessage(fd.get(), key, {})) return Failed("send to", socket);
+  return fd;
 }
 
-// Reads the answer, which has come, without waiting.
-absl::StatusOr<SessionFiles> Take(const base::Descriptor& fd, const std::string& socket,
+// Takes the answer, which is whole.
+absl::StatusOr<SessionFiles> Take(os::MessageReader* answer, const std::string& socket,
                                   const std::string& key) {
-  std::array<char, 1024> answer{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostFiles * sizeof(int))> control{};
-  iovec data{.iov_base = answer.data(), .iov_len = answer.size()};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t bytes = recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (bytes < 0) return Failed("receive from", socket);
-  std::vector<base::Descriptor> files = TakeFiles(&message);
-  const std::string text(answer.data(), static_cast<size_t>(bytes));
+  std::vector<base::Descriptor> files;
+  for (const int file : answer->TakeFiles()) files.emplace_back(file);
+  const std::string& text = answer->bytes();
   if (files.empty() && text != key) {  // the text says why
     return absl::FailedPreconditionError(absl::StrCat(socket, ": ", text));
   }
-  if (text != key || files.size() < 2 || files.size() > 3 ||
-      (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("receive from ", socket, ": ", bytes,
-                                                      " bytes and ", files.size(),
-                                                      " descriptors, not the session's"));
+  if (text != key || files.size() < 2 || files.size() > 3 || answer->dropped_files() ||
+      answer->sent_bytes() != text.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("receive from ", socket, ": ", answer->sent_bytes(), " bytes and ",
+                     files.size(), " descriptors, not the session's"));
   }
   SessionFiles taken;
   taken.arena = std::move(files[0]);
@@ -124,10 +102,18 @@ std::optional<std::string> PathBeside(const std::string& address, const std::str
 absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
                           std::chrono::milliseconds patience,
                           const std::function<absl::Status(SessionFiles)>& use) {
+  const auto end = std::chrono::steady_clock::now() + patience;
   PREFIXD_ASSIGN_OR_RETURN(const base::Descriptor peer, Ask(socket, key, patience));
-  const ForkGuard guard;
-  PREFIXD_ASSIGN_OR_RETURN(SessionFiles files, Take(peer, socket, key));
-  return use(std::move(files));
+  os::MessageReader answer(kMostBytes, kMostFiles);
+  while (Await(peer.get(), end)) {
+    const ForkGuard guard;
+    const os::MessageReader::Got got = answer.Read(peer.get());
+    if (got == os::MessageReader::Got::kMore) continue;
+    if (got == os::MessageReader::Got::kEnd && errno != 0) break;
+    PREFIXD_ASSIGN_OR_RETURN(SessionFiles files, Take(&answer, socket, key));
+    return use(std::move(files));
+  }
+  return Failed("receive from", socket);
 }
 
 }  // namespace prefixd::client

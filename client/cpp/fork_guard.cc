@@ -7,6 +7,7 @@
 #include <set>
 
 #include "address.h"
+#include "os/held_file.h"
 #include "unix_connections.h"
 
 namespace prefixd::client {
@@ -26,6 +27,7 @@ void InChild();
 State& TheState() {
   static State* const state = [] {
     auto* const made = new State;
+    os::PrepareForForks();
     // Without handlers (out of memory) children keep what they inherit.
     pthread_atfork(Prepare, InParent, InChild);
     return made;

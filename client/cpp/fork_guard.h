@@ -1,9 +1,8 @@
 // Keeps a child of fork() from having its parent's mappings and connections: a child that goes on
 // without exec would keep the session, slot and leases of a worker that died.
 //
-// Mappings are marked MADV_DONTFORK where they are made, and their descriptors are closed. No fork
-// happens between the two. Connections to the daemon, which gRPC keeps open, are closed in the
-// child.
+// Mappings and their descriptors are kept by os/held_file.h. No fork happens before they are.
+// Connections to the daemon, which gRPC keeps open, are closed in the child.
 //
 // A child made by clone() or vfork() without fork()'s handlers is not seen; exec closes everything.
 #pragma once

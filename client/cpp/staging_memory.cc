@@ -1,7 +1,5 @@
 #include "staging_memory.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -11,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+
+#include "os/memory.h"
 
 namespace prefixd::client {
 
@@ -25,25 +25,18 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(base::Descript
         absl::StrCat("staging: the memory has ", info.st_size, " bytes, ", bytes, " were granted"));
   }
   // If the daemon could shrink the memory, quantizing into it could end in a SIGBUS.
-  if (const int seals = fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+  if (!os::KeepsItsSize(fd.get())) {
     return absl::FailedPreconditionError("staging: the memory is not sealed against shrinking");
   }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat("staging: mmap: ", std::strerror(errno)));
-  }
-  // A child of fork() must not keep it, nor write what the daemon reads.
-  madvise(base, bytes, MADV_DONTFORK);
-  return std::shared_ptr<StagingMemory>(new StagingMemory(static_cast<std::byte*>(base), bytes));
+  std::shared_ptr<StagingMemory> staging(new StagingMemory(bytes));
+  const char* const failed =
+      staging->memory_.Map(fd.Release(), bytes, os::HeldMapping::Access::kReadAndWrite);
+  if (failed == nullptr) return staging;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("staging: ", failed, ": ", std::strerror(errno)));
 }
 
-StagingMemory::StagingMemory(std::byte* base, uint64_t bytes) : base_(base), bytes_(bytes) {
-  free_.emplace(0, bytes);
-}
-
-StagingMemory::~StagingMemory() {
-  if (owner_ == getpid()) munmap(base_, bytes_);  // in a child something else may be mapped there
-}
+StagingMemory::StagingMemory(uint64_t bytes) : bytes_(bytes) { free_.emplace(0, bytes); }
 
 PageMemory StagingMemory::Allocate(size_t bytes) {
   const uint64_t wanted = base::AlignUp(bytes, quant::kUnitAlignment);
@@ -60,7 +53,7 @@ PageMemory StagingMemory::Allocate(size_t bytes) {
     used_bytes_ += wanted;
   }
   PageMemory page;
-  page.bytes = {base_ + offset, [self = shared_from_this(), offset, wanted](std::byte*) {
+  page.bytes = {memory_.data() + offset, [self = shared_from_this(), offset, wanted](std::byte*) {
                   self->Free(offset, wanted);
                 }};
   page.staging = this;

@@ -3,9 +3,6 @@
 //
 // Thread-safe. Stays mapped as long as a page in it lives, also beyond its session.
 #pragma once
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,6 +12,7 @@
 
 #include "base/descriptor.h"
 #include "base/mutex.h"
+#include "os/held_file.h"
 #include "page_memory.h"
 
 namespace prefixd::client {
@@ -24,7 +22,6 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   // Maps `bytes` of the descriptor that the daemon handed over. FailedPrecondition if it is shorter
   // or could be made so.
   static absl::StatusOr<std::shared_ptr<StagingMemory>> Map(base::Descriptor fd, uint64_t bytes);
-  ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
@@ -32,17 +29,16 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   PageMemory Allocate(size_t bytes) PREFIXD_EXCLUDES(mutex_);
   // Requires: page.staging == this.
   uint64_t OffsetOf(const PageMemory& page) const {
-    return static_cast<uint64_t>(page.get() - base_);
+    return static_cast<uint64_t>(page.get() - memory_.data());
   }
   uint64_t bytes() const { return bytes_; }
   uint64_t used_bytes() const PREFIXD_EXCLUDES(mutex_);
 
  private:
-  StagingMemory(std::byte* base, uint64_t bytes);
+  explicit StagingMemory(uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) PREFIXD_EXCLUDES(mutex_);
 
-  const pid_t owner_ = getpid();
-  std::byte* const base_;
+  os::HeldMapping memory_;  // set before this is shared
   const uint64_t bytes_;
   mutable base::Mutex mutex_;                                     // guards what follows
   std::map<uint64_t, uint64_t> free_ PREFIXD_GUARDED_BY(mutex_);  // offset -> bytes, never adjacent

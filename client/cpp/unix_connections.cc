@@ -4,11 +4,9 @@
 #include <sys/un.h>
 
 #include <cstddef>
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "address.h"
+#include "os/files.h"
 #include "wire/send_buffer.h"
 
 namespace prefixd::client {
@@ -28,11 +26,7 @@ bool IsConnectedTo(int fd, const std::string& path) {
 
 std::vector<int> ConnectionsTo(const std::string& path) {
   std::vector<int> connections;
-  std::error_code error;
-  std::filesystem::directory_iterator entry("/proc/self/fd", error);
-  // Not a range for, whose step throws: here errors end the walk.
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const int fd = std::atoi(entry->path().filename().c_str());
+  for (const int fd : os::OpenDescriptors().value_or(std::vector<int>())) {
     if (IsConnectedTo(fd, path)) connections.push_back(fd);
   }
   return connections;

@@ -1,14 +1,14 @@
 #include "client/llama/client_socket.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <vector>
+
+#include "os/files.h"
+#include "os/sockets.h"
 
 namespace prefixd::llama {
 namespace {
@@ -37,10 +37,7 @@ bool IsOf(int socket, const std::string& address, int port) {
 }  // namespace
 
 int ClientSocket::Find() const {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
-  if (folder == nullptr) return -1;
-  while (const dirent* const entry = readdir(folder.get())) {
-    const int number = std::atoi(entry->d_name);
+  for (const int number : os::OpenDescriptors().value_or(std::vector<int>())) {
     if (number > 0 && IsOf(number, address_, port_)) return number;
   }
   return -1;
@@ -49,9 +46,7 @@ int ClientSocket::Find() const {
 bool ClientSocket::Gone() {
   if (!searched_) socket_ = Find();
   searched_ = true;
-  if (socket_ < 0) return false;
-  pollfd look{.fd = socket_, .events = POLLRDHUP, .revents = 0};
-  return poll(&look, 1, 0) > 0 && (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return socket_ >= 0 && os::HasHungUp(socket_);
 }
 
 }  // namespace prefixd::llama

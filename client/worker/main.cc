@@ -1,6 +1,4 @@
 // prefixd-worker: a reference inference worker on prefixd.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -9,6 +7,7 @@
 
 #include "client/worker/options.h"
 #include "client/worker/worker.h"
+#include "os/process.h"
 
 namespace {
 
@@ -18,7 +17,7 @@ namespace {
 void KeepOpenBlasFromSpinning(char** argv) {
   constexpr const char* kVariable = "OPENBLAS_THREAD_TIMEOUT";
   if (std::getenv(kVariable) != nullptr || setenv(kVariable, "18", 0) != 0) return;
-  execv("/proc/self/exe", argv);  // returns only on failure, which costs speed alone
+  prefixd::os::StartAgain(argv);  // a failure costs speed alone
 }
 
 // Makes gRPC use poll. With its own choice, epoll, any thread that waits for the daemon receives

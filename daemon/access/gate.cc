@@ -1,9 +1,9 @@
 #include "daemon/access/gate.h"
 
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -16,6 +16,8 @@
 #include "daemon/stream_limit.h"
 #include "daemon/unix_listener.h"
 #include "daemon/whole_file.h"
+#include "os/files.h"
+#include "os/sockets.h"
 #include "wire/bearer.h"
 
 namespace prefixd::daemon {
@@ -24,14 +26,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::vector<gid_t> GroupsOf(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return {};
-  std::vector<gid_t> groups(1 << 10);
-  length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-  const bool more = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) == 0;
-  groups.resize(more ? length / sizeof(gid_t) : 0);
-  groups.push_back(peer.gid);
+  const std::optional<os::SocketPeer> peer = os::PeerOf(socket);
+  if (!peer.has_value()) return {};
+  std::vector<gid_t> groups = os::GroupsOfPeer(socket, 1 << 10);
+  groups.push_back(peer->gid);
   return groups;
 }
 
@@ -67,8 +65,9 @@ std::string Shown(const std::string& text) { return absl::CHexEscape(text.substr
 Gate::Mark Gate::MarkOfFile() const {
   struct stat info {};
   if (::stat(path_.c_str(), &info) != 0) return {};
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), info.st_mtim.tv_sec,
-          info.st_mtim.tv_nsec};
+  const timespec written = os::WrittenAt(info);
+  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), written.tv_sec,
+          written.tv_nsec};
 }
 
 absl::StatusOr<Principals> Gate::ReadFile(const std::string& path) {

@@ -20,6 +20,7 @@
 #include "civetweb.h"
 #include "daemon/listen_address.h"
 #include "daemon/metrics/open_metrics.h"
+#include "os/sockets.h"
 #include "prometheus/text_serializer.h"
 
 namespace prefixd::daemon {
@@ -115,7 +116,7 @@ void MetricsEndpoint::Knock() const {
   addrinfo* found = nullptr;
   if (::getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found) != 0) return;
   const base::Descriptor socket(
-      ::socket(found->ai_family, found->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      os::NewSocket(found->ai_family, found->ai_socktype, 0, os::Waits::kNo));
   if (socket.get() >= 0) ::connect(socket.get(), found->ai_addr, found->ai_addrlen);
   ::freeaddrinfo(found);
 }

@@ -1,6 +1,6 @@
 // Makes metrics of what the cache tells of itself.
 //
-// Pure functions, but for AddProcess, which reads /proc/self.
+// Pure functions, but for AddProcess, which asks the system.
 #pragma once
 #include "block/answer.h"
 #include "daemon/metrics/families.h"

@@ -1,8 +1,6 @@
 #include "daemon/tracing/exporter.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +12,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "os/process.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -31,10 +30,7 @@ bool IsForLater(int status) {
 }  // namespace
 
 Exporter::Exporter(ExporterOptions options)
-    : options_(std::move(options)),
-      queue_(options_.queue_calls),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this] { Run(); }) {}
+    : options_(std::move(options)), queue_(options_.queue_calls), thread_([this] { Run(); }) {}
 
 Exporter::~Exporter() { Stop(); }
 
@@ -45,7 +41,7 @@ void Exporter::Take(Spans spans) {
     return;
   }
   if (queue_.size() < options_.queue_calls / 2 || woken_.exchange(true)) return;
-  ::eventfd_write(wake_.get(), 1);
+  wake_.Set();
 }
 
 void Exporter::Stop() {
@@ -59,7 +55,7 @@ Exporter::Totals Exporter::totals() const {
 }
 
 void Exporter::Run() {
-  ::pthread_setname_np(::pthread_self(), "prefixd traces");
+  os::NameThisThread("prefixd traces");
   while (!stop_.set()) {
     WaitForSpans();
     for (Spans batch = NextBatch(); !batch.empty(); batch = NextBatch()) Send(batch);
@@ -68,10 +64,9 @@ void Exporter::Run() {
 }
 
 void Exporter::WaitForSpans() {
-  std::array<pollfd, 2> polled{{{stop_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  std::array<pollfd, 2> polled{{{stop_.fd(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}}};
   ::poll(polled.data(), polled.size(), static_cast<int>(options_.interval.count()));
-  eventfd_t count = 0;
-  ::eventfd_read(wake_.get(), &count);
+  wake_.Clear();
   woken_ = false;
 }
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <thread>
 
-#include "base/descriptor.h"
 #include "daemon/tracing/bounded_queue.h"
 #include "daemon/tracing/http_post.h"
 #include "daemon/tracing/otlp.h"
 #include "daemon/tracing/span.h"
 #include "daemon/tracing/stop_signal.h"
+#include "os/wake.h"
 
 namespace prefixd::daemon {
 
@@ -69,7 +69,7 @@ class Exporter {
   BoundedQueue<Spans> queue_;
   std::atomic<uint64_t> exported_{0}, dropped_{0}, failures_{0};
   StopSignal stop_;
-  const base::Descriptor wake_;     // readable: the queue is half full
+  const os::Wake wake_;             // set: the queue is half full
   std::atomic<bool> woken_{false};  // since the thread last looked
   bool failing_ = false;            // of the thread
   std::thread thread_;

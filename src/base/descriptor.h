@@ -1,4 +1,4 @@
-// A file descriptor that closes itself (not thread-safe), and fallocate.
+// A file descriptor that closes itself. Not thread-safe.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,14 +28,5 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
-
-// Calls fallocate again each time a signal interrupts it. Returns false if it fails; errno says
-// why.
-inline bool AllocateRange(int fd, int mode, uint64_t offset, uint64_t bytes) {
-  while (fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-    if (errno != EINTR) return false;
-  }
-  return true;
-}
 
 }  // namespace prefixd::base

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/status.h"
+#include "os/files.h"
 
 namespace prefixd::base {
 namespace {
@@ -59,7 +60,7 @@ absl::Status WriteWhole(const std::string& path, const std::string& text) {
   const File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0) return Failed("create", path, errno);
   if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      fsync(file.get()) != 0) {
+      !os::Sync(file.get())) {
     return Failed("write", path, errno);
   }
   return absl::OkStatus();
@@ -68,7 +69,7 @@ absl::Status WriteWhole(const std::string& path, const std::string& text) {
 absl::Status SyncFolderOf(const std::string& path) {
   const std::string folder = std::filesystem::absolute(path).parent_path().string();
   const File directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool synced = directory.get() >= 0 && fsync(directory.get()) == 0;
+  const bool synced = directory.get() >= 0 && os::Sync(directory.get());
   return synced ? absl::OkStatus() : Failed("sync", folder, errno);
 }
 

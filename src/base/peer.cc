@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/process.h"
+#include "os/sockets.h"
 
 namespace prefixd::base {
 namespace {
@@ -20,14 +21,13 @@ uint64_t PidNamespace() {
 std::optional<Peer> PeerOf(int socket) {
   sockaddr address{};
   socklen_t address_bytes = sizeof(address);
-  ucred peer{};
-  socklen_t bytes = sizeof(peer);
-  if (::getpeername(socket, &address, &address_bytes) != 0 || address.sa_family != AF_UNIX ||
-      ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+  if (::getpeername(socket, &address, &address_bytes) != 0 || address.sa_family != AF_UNIX) {
     return std::nullopt;
   }
+  const std::optional<os::SocketPeer> peer = os::PeerOf(socket);
+  if (!peer.has_value()) return std::nullopt;
   return Peer{
-      .pid = static_cast<uint64_t>(peer.pid), .uid = peer.uid, .pid_namespace = PidNamespace()};
+      .pid = static_cast<uint64_t>(peer->pid), .uid = peer->uid, .pid_namespace = PidNamespace()};
 }
 
 bool MayBeSameProcess(const Peer& a, const Peer& b) {

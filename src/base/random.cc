@@ -1,21 +1,18 @@
 #include "base/random.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
 #include <random>
+#include <span>
+
+#include "os/machine.h"
 
 namespace prefixd::base {
 
 uint64_t RandomWord() {
   for (;;) {
     uint64_t word = 0;
-    const ssize_t bytes = ::getrandom(&word, sizeof(word), 0);
-    if (bytes < 0 && errno != EINTR) {  // a kernel or a sandbox without the call
-      std::random_device device("/dev/urandom");
+    if (!os::RandomBytes(std::as_writable_bytes(std::span(&word, 1)))) {
+      std::random_device device("/dev/urandom");  // a kernel or a sandbox without the call
       word = uint64_t{device()} << 32 | device();
-    } else if (bytes != sizeof(word)) {
-      continue;
     }
     if (word != 0) return word;
   }

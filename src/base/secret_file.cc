@@ -1,7 +1,6 @@
 #include "base/secret_file.h"
 
 #include <openssl/crypto.h>
-#include <sys/random.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/own_file.h"
 #include "base/status.h"
+#include "os/machine.h"
 
 namespace prefixd::base {
 namespace {
@@ -34,9 +34,7 @@ std::string SecretText(const Secret& secret) {
 
 absl::StatusOr<Secret> RandomSecret() {
   Secret secret;
-  if (getrandom(secret.data(), secret.size(), 0) == static_cast<ssize_t>(secret.size())) {
-    return secret;
-  }
+  if (os::RandomBytes(secret)) return secret;
   return absl::UnavailableError(absl::StrCat("no random bytes: ", strerror(errno)));
 }
 

@@ -1,9 +1,9 @@
 #include "base/threads.h"
 
-#include <pthread.h>
-
 #include <system_error>
 #include <utility>
+
+#include "os/process.h"
 
 namespace prefixd::base {
 
@@ -71,7 +71,7 @@ void Threads::Join(bool drop) {
 }
 
 void Threads::Loop() {
-  ::pthread_setname_np(::pthread_self(), name_.c_str());
+  os::NameThisThread(name_.c_str());
   MutexLock lock(mutex_);
   for (;;) {
     while (queue_.empty() && !stop_) wake_.Wait(mutex_);

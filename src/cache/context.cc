@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "ram/slot_locks.h"
 
 namespace prefixd::cache {
 
@@ -68,7 +69,8 @@ absl::Status Context::OpenArena() {
       }
       arena = *std::move(opened);
       slots = std::make_unique<ram::Slots>(arena.get());
-      staging = std::make_unique<ram::StagingPool>(shares.staging_bytes);
+      staging = std::make_unique<ram::StagingPool>(shares.staging_bytes,
+                                                   ram::SlotLocks::FolderOf(options.arena_path));
       if (!arena->replaced_why().empty()) {
         counters.Add("arena.replaced");
         Log(LogLevel::kWarning, "the arena that was there is replaced: " + arena->replaced_why());

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "interop/safetensors.h"
+#include "os/files.h"
 
 namespace prefixd::interop {
 namespace {
@@ -52,7 +53,7 @@ std::optional<Sighting> Look(const std::string& kind, const std::vector<std::str
     out.Fixed(static_cast<uint64_t>(facts.st_dev));
     out.Fixed(static_cast<uint64_t>(facts.st_ino));
     out.Fixed(static_cast<uint64_t>(facts.st_size));
-    for (const timespec& time : {facts.st_mtim, facts.st_ctim}) {
+    for (const timespec& time : {os::WrittenAt(facts), os::ChangedAt(facts)}) {
       out.Fixed(int64_t{time.tv_sec});
       out.Fixed(int64_t{time.tv_nsec});
       sighting.newest_change_us = std::max(sighting.newest_change_us, Micros(time));

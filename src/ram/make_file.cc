@@ -1,21 +1,18 @@
 #include "ram/make_file.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -25,6 +22,9 @@
 #include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "os/files.h"
+#include "os/machine.h"
+#include "os/memory.h"
 
 namespace prefixd::ram {
 namespace {
@@ -56,13 +56,9 @@ absl::Status Failed(const std::string& path, const char* what) {
 }
 
 absl::StatusOr<base::Hash128> BootId() {
-  std::string text;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
-  std::erase(text, '-');
   base::Hash128 id{};
-  if (base::FromHex(text, id)) return id;
-  return absl::FailedPreconditionError(
-      "arena: /proc/sys/kernel/random/boot_id does not tell the kernel's boot");
+  if (os::BootId(id)) return id;
+  return absl::FailedPreconditionError("arena: the system does not tell the kernel's boot");
 }
 
 uint64_t HeaderCheck(const block::ArenaHeader& header) {
@@ -70,21 +66,22 @@ uint64_t HeaderCheck(const block::ArenaHeader& header) {
       {reinterpret_cast<const std::byte*>(&header), offsetof(block::ArenaHeader, check)});
 }
 
-absl::Status CheckFolder(const std::string& path, struct statfs* folder) {
+absl::StatusOr<os::MountFacts> CheckFolder(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   const std::string name = parent.empty() ? "." : parent;
-  if (statfs(name.c_str(), folder) != 0) return Failed(name, "cannot be looked at");
-  if (folder->f_type == TMPFS_MAGIC) return absl::OkStatus();
+  const std::optional<os::MountFacts> folder = os::MountOf(name);
+  if (!folder.has_value()) return Failed(name, "cannot be looked at");
+  if (folder->in_memory) return *folder;
   return absl::FailedPreconditionError(
       absl::StrCat("arena: ", name, " is not on a tmpfs: the file would be written to a disk"));
 }
 
 // ResourceExhausted if the tmpfs has no room for a quarter of the capacity, counting what `old`
 // gives back or goes on using.
-absl::Status CheckRoom(const SharedFile::Options& options, const struct statfs& folder, int old) {
-  if (folder.f_blocks == 0) return absl::OkStatus();  // a tmpfs without limit
+absl::Status CheckRoom(const SharedFile::Options& options, const os::MountFacts& folder, int old) {
+  if (folder.bytes == 0) return absl::OkStatus();  // a tmpfs without limit
   struct stat status = {};
-  uint64_t room = folder.f_bavail * static_cast<uint64_t>(folder.f_bsize);
+  uint64_t room = folder.free_bytes;
   if (old >= 0 && fstat(old, &status) == 0) room += static_cast<uint64_t>(status.st_blocks) * 512;
   if (room >= options.capacity_bytes / 4) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -235,7 +232,7 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   header.header_bytes = sizeof(header);
   std::copy(boot_id.begin(), boot_id.end(), header.boot_id);
   std::copy(options.key_id.begin(), options.key_id.end(), header.key_id);
-  if (getrandom(header.instance, sizeof(header.instance), 0) != sizeof(header.instance)) {
+  if (!os::RandomBytes(std::as_writable_bytes(std::span(header.instance)))) {
     return Failed(path, "no random bytes");
   }
   LayOut(options.slab_bytes, options.max_capacity_bytes / options.slab_bytes, &header);
@@ -246,11 +243,12 @@ absl::Status Fill(const std::string& path, int fd, const SharedFile::Options& op
   const uint64_t bytes = SharedFile::FixedBytes(header);
   void* const map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return Failed(path, "cannot be mapped");
-  madvise(map, bytes, MADV_NOHUGEPAGE);
-  const bool backed = BackSmallPages(fd, static_cast<std::byte*>(map), 0, bytes);
+  auto* const tables = static_cast<std::byte*>(map);
+  os::AvoidHugePages(tables, bytes);
+  const bool backed = os::AllocateSmallPages(fd, tables, 0, bytes);
   if (backed) {
     std::memcpy(map, static_cast<const void*>(&header), sizeof(header));
-    auto* const slabs = static_cast<std::byte*>(map) + header.slabs_offset;
+    auto* const slabs = tables + header.slabs_offset;
     for (uint64_t i = 0; i < header.slabs; ++i) {
       new (slabs + i * sizeof(block::SlabRecord)) block::SlabRecord();
     }
@@ -306,20 +304,9 @@ void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header) {
   header->file_bytes = header->data_offset + slabs * slab_bytes;
 }
 
-bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
-  if (bytes == 0) return true;
-  if (madvise(map + offset, bytes, kPopulateWrite) != 0) {
-    return errno == EINVAL && base::AllocateRange(fd, 0, offset, bytes);  // an older kernel
-  }
-  // An emulator of Linux may ignore the advice and say that it is done: qemu-user does.
-  const off_t hole = lseek(fd, static_cast<off_t>(offset), SEEK_HOLE);
-  return hole >= static_cast<off_t>(offset + bytes) || base::AllocateRange(fd, 0, offset, bytes);
-}
-
 absl::StatusOr<OwnedFile> FindOrMakeFile(const SharedFile::Options& options) {
-  struct statfs folder = {};
   PREFIXD_RETURN_IF_ERROR(base::CheckWay(options.path, "arena: " + options.path));
-  PREFIXD_RETURN_IF_ERROR(CheckFolder(options.path, &folder));
+  PREFIXD_ASSIGN_OR_RETURN(const os::MountFacts folder, CheckFolder(options.path));
   PREFIXD_ASSIGN_OR_RETURN(const base::Hash128 boot_id, BootId());
   PREFIXD_ASSIGN_OR_RETURN(auto locks, SlotLocks::Open(options.path));
   PREFIXD_RETURN_IF_ERROR(locks->Own(options.lock_wait));

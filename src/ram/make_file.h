@@ -24,9 +24,4 @@ bool CouldBeOwned(const std::string& path);
 // Sets the sizes and offsets of a file for `slabs` slabs; the other fields stay.
 void LayOut(uint64_t slab_bytes, uint64_t slabs, block::ArenaHeader* header);
 
-// Gives a range of a mapping marked MADV_NOHUGEPAGE its memory in pages of 4 KiB. Returns false if
-// there is no room; a part may be backed then.
-bool BackSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes);
-inline constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE: Linux 5.14
-
 }  // namespace prefixd::ram

@@ -1,10 +1,9 @@
 // Scrubbing: zeroes the bytes of pages that are gone.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "os/memory.h"
 #include "ram/arena.h"
 #include "ram/shared_file.h"
 
@@ -49,7 +48,7 @@ void Arena::Scrub(const std::vector<block::Extent>& keep) {
       }
       ScrubSlab(i);
     } else if (file_ == nullptr) {
-      ::madvise(base_ + i * shape_.slab_bytes, shape_.slab_bytes, MADV_DONTNEED);
+      os::DropPrivatePages(base_ + i * shape_.slab_bytes, shape_.slab_bytes);
     } else if (slab.populating) {
       std::memset(base_ + i * shape_.slab_bytes, 0, shape_.slab_bytes);
     } else {

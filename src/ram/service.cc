@@ -3,14 +3,13 @@
 // The capacity limits slabs in service (and on their way into it) plus tables. Code that makes one
 // of them grow asks Fits() first, under the mutex. A private arena has no tables; its slabs are in
 // service from the start and leave it for GiveUp alone.
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/bytes.h"
 #include "base/size.h"
+#include "os/memory.h"
 #include "ram/arena.h"
 #include "ram/shared_file.h"
 
@@ -180,7 +179,7 @@ void Arena::LeaveService(uint32_t index) {
   slabs_[index].populated_bytes = 0;
   --in_service_;
   if (file_ == nullptr) {
-    madvise(base_ + index * shape_.slab_bytes, shape_.slab_bytes, MADV_DONTNEED);
+    os::DropPrivatePages(base_ + index * shape_.slab_bytes, shape_.slab_bytes);
     return;
   }
   // The next daemon must not take the slab for backed.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,13 +12,16 @@
 #include "base/bytes.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "os/files.h"
+#include "os/memory.h"
 #include "ram/make_file.h"
 #include "ram/slot_locks.h"
 
 namespace prefixd::ram {
 
-SharedFile::SharedFile(OwnedFile file, std::byte* map, uint64_t bytes)
-    : fd_(std::move(file.fd)),
+SharedFile::SharedFile(const std::string& path, OwnedFile file, std::byte* map, uint64_t bytes)
+    : path_(path),
+      fd_(std::move(file.fd)),
       locks_(std::move(file.locks)),
       map_(map),
       bytes_(bytes),
@@ -55,51 +57,45 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
                                                      strerror(errno)));
   }
   std::unique_ptr<SharedFile> shared(
-      new SharedFile(std::move(file), static_cast<std::byte*>(map), bytes));
+      new SharedFile(options.path, std::move(file), static_cast<std::byte*>(map), bytes));
   const block::ArenaHeader& header = *shared->header();
-  madvise(shared->map_, header.data_offset, MADV_NOHUGEPAGE);          // BackTables needs it
-  madvise(shared->data(), bytes - header.data_offset, MADV_HUGEPAGE);  // a hint
+  os::AvoidHugePages(shared->map_, header.data_offset);  // BackTables needs it
+  os::PreferHugePages(shared->data(), bytes - header.data_offset);
   if (shared->BackTables(0, FixedBytes(header))) return shared;
   return absl::ResourceExhaustedError(
       absl::StrCat("arena: the tmpfs of ", options.path, " has no room for its tables"));
 }
 
 bool SharedFile::BackData(uint64_t offset, uint64_t bytes) const {
-  return base::AllocateRange(fd(), 0, offset, bytes);
+  return os::Allocate(fd(), offset, bytes);
 }
 
 bool SharedFile::BackTables(uint64_t offset, uint64_t bytes) const {
-  return BackSmallPages(fd(), map_, offset, bytes);
+  return os::AllocateSmallPages(fd(), map_, offset, bytes);
 }
 
 bool SharedFile::HasRoom(uint64_t bytes) const {
-  struct statfs mount = {};
-  if (fstatfs(fd(), &mount) != 0 || mount.f_blocks == 0) return true;  // no limit
-  return mount.f_bavail * static_cast<uint64_t>(mount.f_bsize) >= bytes;
+  const std::optional<os::MountFacts> mount = os::MountOf(fd());
+  return !mount.has_value() || mount->bytes == 0 || mount->free_bytes >= bytes;
 }
 
 std::optional<uint64_t> SharedFile::RoomBytes() const {
-  struct statfs mount = {};
+  const std::optional<os::MountFacts> mount = os::MountOf(fd());
   struct stat status = {};
-  if (fstatfs(fd(), &mount) != 0 || mount.f_blocks == 0 || fstat(fd(), &status) != 0) {
-    return std::nullopt;
-  }
-  return mount.f_bavail * static_cast<uint64_t>(mount.f_bsize) +
-         static_cast<uint64_t>(status.st_blocks) * 512;
+  if (!mount.has_value() || mount->bytes == 0 || fstat(fd(), &status) != 0) return std::nullopt;
+  return mount->free_bytes + static_cast<uint64_t>(status.st_blocks) * 512;
 }
 
 void SharedFile::Punch(uint64_t offset, uint64_t bytes) const {
-  if (bytes == 0) return;
-  base::AllocateRange(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+  if (bytes != 0) os::PunchHole(fd(), offset, bytes);
 }
 
 void SharedFile::Populate(uint64_t offset, uint64_t bytes) const {
-  madvise(map_ + offset, bytes, kPopulateWrite);
+  os::Populate(map_ + offset, bytes);
 }
 
 absl::StatusOr<base::Descriptor> SharedFile::OpenReadOnly() const {
-  const std::string self = absl::StrCat("/proc/self/fd/", fd());
-  base::Descriptor opened(open(self.c_str(), O_RDONLY | O_CLOEXEC));
+  base::Descriptor opened(os::OpenAgain(fd(), AT_FDCWD, path_, O_RDONLY));
   if (opened) return opened;
   return absl::InternalError(
       absl::StrCat("arena: cannot open its file read-only: ", strerror(errno)));

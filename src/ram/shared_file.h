@@ -84,11 +84,12 @@ class SharedFile {
   absl::StatusOr<base::Descriptor> OpenReadOnly() const;
 
  private:
-  SharedFile(OwnedFile file, std::byte* map, uint64_t bytes);
+  SharedFile(const std::string& path, OwnedFile file, std::byte* map, uint64_t bytes);
   template <typename T>
   T* At(uint64_t offset) const {
     return reinterpret_cast<T*>(map_ + offset);
   }
+  const std::string path_;
   const base::Descriptor fd_;
   const std::unique_ptr<SlotLocks> locks_;
   std::byte* const map_;

@@ -12,25 +12,19 @@
 
 #include "base/own_file.h"
 #include "base/status.h"
+#include "os/files.h"
+#include "os/holds.h"
 
 namespace prefixd::ram {
 namespace {
 
 constexpr const char* kOwner = "/owner";
 
-std::string FolderOf(const std::string& arena_path) { return arena_path + ".locks"; }
-std::string NameOf(uint32_t slot) { return absl::StrCat("slot-", slot); }
+std::string NameOf(uint32_t slot) { return absl::StrCat("slot-", slot, os::HoldKind()); }
 
 absl::Status Failed(const std::string& path, const char* what) {
   return absl::FailedPreconditionError(
       absl::StrCat("arena: ", path, ": ", what, ": ", strerror(errno)));
-}
-
-struct flock WholeFile(short type) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  return lock;
 }
 
 // Closes the folder to all other users. Fails if it is not this user's.
@@ -40,6 +34,8 @@ absl::Status MakePrivate(const std::string& path, int directory) {
 }
 
 }  // namespace
+
+std::string SlotLocks::FolderOf(const std::string& arena_path) { return arena_path + ".locks"; }
 
 SlotLocks::SlotLocks(const std::string& arena_path, base::Descriptor directory)
     : arena_path_(arena_path), folder_(FolderOf(arena_path)), directory_(std::move(directory)) {
@@ -86,9 +82,7 @@ bool SlotLocks::HasNoOwner(const std::string& arena_path) {
 
 bool SlotLocks::Locked(uint32_t slot) const {
   base::MutexLock guard(mutex_);
-  if (!files_[slot]) return false;
-  struct flock lock = WholeFile(F_WRLCK);
-  return fcntl(files_[slot].get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return files_[slot] && os::IsHeld(files_[slot].get());
 }
 
 uint64_t SlotLocks::LockedSlots() const {
@@ -118,13 +112,11 @@ absl::Status SlotLocks::Renew(uint32_t slot) {
 absl::StatusOr<base::Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
   base::MutexLock guard(mutex_);
   const std::string path = absl::StrCat(folder_, "/", NameOf(slot));
-  // Opens the file by its descriptor, not its name: the name may be another daemon's file, whose
-  // arena replaced this one.
+  // This very file: the name may be another daemon's, whose arena replaced this one.
   base::Descriptor opened(
-      open(absl::StrCat("/proc/self/fd/", files_[slot].get()).c_str(), O_RDONLY | O_CLOEXEC));
+      os::OpenAgain(files_[slot].get(), directory_.get(), NameOf(slot), O_RDONLY));
   if (!opened) return Failed(path, "cannot be opened");
-  struct flock lock = WholeFile(F_RDLCK);
-  if (fcntl(opened.get(), F_OFD_SETLK, &lock) != 0) return Failed(path, "cannot be locked");
+  if (!os::Hold(opened.get())) return Failed(path, "cannot be locked");
   return opened;
 }
 

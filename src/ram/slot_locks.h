@@ -1,12 +1,14 @@
 // Slot locks: each session that maps the arena has a file of its own, on which its worker's
-// description holds a lock (OFD, shared). The kernel drops the lock with the last descriptor and
-// mapping of that description, within a millisecond of SIGKILL. The lock outlives the daemon.
+// description has a hold (os/holds.h). The kernel drops it with the last holder of that description
+// (os/held_file.h), within a millisecond of SIGKILL. It outlives the daemon.
 //
-// The files are empty and stand in the folder ARENA.locks, which only the daemon's user enters. The
-// daemon that owns the arena holds its own lock (flock) on ARENA.locks/owner, because anybody who
-// reads the arena can lock the arena itself. A worker gets a read-only descriptor of its own
-// session's file and of no other, so its locks say nothing about other sessions. A file serves one
-// session, so nobody keeps a descriptor of a file that a later session uses.
+// The files are empty and stand in the folder ARENA.locks, which only the daemon's user enters.
+// Those of the two flavours of os have different names, since neither sees the holds of the other:
+// a daemon of the other flavour takes a slot in use for one whose file is gone. The daemon that
+// owns the arena holds its own lock (flock) on ARENA.locks/owner, because anybody who reads the
+// arena can lock the arena itself. A worker gets a read-only descriptor of its own session's file
+// and of no other, so its locks say nothing about other sessions. A file serves one session, so
+// nobody keeps a descriptor of a file that a later session uses.
 //
 // Thread-safe. Whoever owns the arena owns the folder.
 #pragma once
@@ -32,6 +34,9 @@ class SlotLocks {
   ~SlotLocks();  // files stay; the owner's lock is given back
   SlotLocks(const SlotLocks&) = delete;
   SlotLocks& operator=(const SlotLocks&) = delete;
+
+  // Returns the folder of the locks of this arena, which only the daemon's user enters.
+  static std::string FolderOf(const std::string& arena_path);
 
   // Takes the owner's lock. Unavailable if another process has it; the message names that process.
   absl::Status Own(const base::LockWait& wait);

@@ -1,8 +1,8 @@
 // Staging: memory that one worker writes and the daemon reads, until it is committed.
 //
-// A session's staging is a memfd, sealed against shrinking and growing, backed by fallocate before
-// it is handed over: neither side can be hit by SIGBUS. All of it comes from one budgeted pool.
-// Only the worker writes; the daemon reads each byte once and trusts none of it.
+// A session's staging is memory of a fixed size, all of it there before it is handed over; whatever
+// the worker does to it, the daemon gets no signal (os/memory.h). All of it comes from one budgeted
+// pool. Only the worker writes; the daemon reads each byte once and trusts none of it.
 //
 // A worker may go on reading its own pages there after its session ended, so the owner of a Staging
 // keeps it, within the budget, until held() is false. A worker that unlocks it and keeps it mapped
@@ -16,8 +16,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+
+#include "os/memory.h"
 
 namespace prefixd::ram {
 
@@ -31,29 +35,32 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   uint64_t bytes() const { return bytes_; }
-  // The worker may be writing. Requires: offset + length <= bytes().
-  std::span<const std::byte> view(uint64_t offset, uint64_t length) const {
-    return {base_ + offset, length};
+  // Returns the bytes from `offset` on, which the worker may be writing. They stand in `place` or,
+  // without a copy, in the memory itself. Null if the worker made the memory shorter than this.
+  // Requires: offset + place.size() <= bytes().
+  const std::byte* Read(uint64_t offset, std::span<std::byte> place) const {
+    return memory_.Read(offset, place.size(), place.data());
   }
   // Opens a descriptor to pass on; the caller owns it. It is an open file of its own, which holds a
   // lock for as long as it is open or mapped anywhere.
-  absl::StatusOr<int> OpenForWorker() const;
+  // Called once.
+  absl::StatusOr<int> OpenForWorker();
   // Returns whether somebody has what OpenForWorker returned open or mapped.
-  bool held() const;
+  bool held() const { return memory_.IsHeld(); }
 
  private:
   friend class StagingPool;
-  Staging(StagingPool* pool, int fd, const std::byte* base, uint64_t bytes)
-      : pool_(pool), fd_(fd), base_(base), bytes_(bytes) {}
+  Staging(StagingPool* pool, uint64_t bytes) : pool_(pool), bytes_(bytes) {}
   StagingPool* const pool_;
-  const int fd_;
-  const std::byte* const base_;
-  const uint64_t bytes_;
+  const uint64_t bytes_;  // of the pool's figure
+  os::LentMemory memory_;
 };
 
 class StagingPool {
  public:
-  explicit StagingPool(uint64_t budget_bytes) : budget_(budget_bytes) {}
+  // `folder`: as for os::LentMemory.
+  explicit StagingPool(uint64_t budget_bytes, std::string folder = "")
+      : budget_(budget_bytes), folder_(std::move(folder)) {}
 
   // Grants `wanted_bytes`, rounded up to 4 KiB, but at most half of what the pool has left, so that
   // whoever comes next finds some, and at most 16 MiB or an eighth of the budget, whichever is
@@ -67,6 +74,7 @@ class StagingPool {
  private:
   friend class Staging;
   const uint64_t budget_;
+  const std::string folder_;
   std::atomic<uint64_t> granted_{0};
 };
 

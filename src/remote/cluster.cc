@@ -1,14 +1,12 @@
 #include "remote/cluster.h"
 
-#include <pthread.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 
+#include "os/process.h"
 #include "remote/server_settings.h"
 
 namespace prefixd::remote {
@@ -31,7 +29,6 @@ bool SameServers(const Topology& a, const Topology& b) {
 Cluster::Cluster(Options options)
     : options_(std::move(options)),
       shares_(options_.shares),
-      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       next_seed_(options_.seed),
       random_(options_.seed) {
   thread_ = std::thread([this] { Loop(); });
@@ -42,7 +39,7 @@ Cluster::~Cluster() {
     const base::MutexLock lock(mutex_);
     stopped_ = true;
   }
-  eventfd_write(stop_.get(), 1);
+  stop_.Set();
   wake_.NotifyAll();
   thread_.join();
 }
@@ -111,7 +108,7 @@ RemoteStatus Cluster::Status() const {
 // --- the thread -------------------------------------------------------------------------------
 
 void Cluster::Loop() {
-  ::pthread_setname_np(::pthread_self(), "prefixd-remote");
+  os::NameThisThread("prefixd-remote");
   while (!stopped_) {
     const int64_t wait_us = std::clamp<int64_t>(Step() - now_us(), 1000, 1'000'000);
     const base::Deadline until =
@@ -196,7 +193,7 @@ void Cluster::Refresh() {
       talks[i].connection->Send(Commands().Call({"INFO", "cluster"}));
       talks[i].questions = 2;
     }
-    Converse(talks, Soon(), stop_.get(), /*first_is_enough=*/true);
+    Converse(talks, Soon(), stop_.fd(), /*first_is_enough=*/true);
     for (size_t i = 0; i < talks.size(); ++i) {
       if (talks[i].done && talks[i].status.ok())
         return Learn(addresses[begin + i], talks[i].replies);
@@ -290,7 +287,7 @@ void Cluster::Probe(const std::vector<std::shared_ptr<Node>>& nodes) {
     talks[i].connection->Send(Commands().Call({"PING"}));
     talks[i].questions = 1;
   }
-  Converse(talks, Soon(), stop_.get());
+  Converse(talks, Soon(), stop_.fd());
   for (size_t i = 0; i < nodes.size(); ++i) {
     std::string why(talks[i].status.message());
     bool well = talks[i].status.ok();
@@ -317,7 +314,7 @@ void Cluster::CheckSettings(const std::vector<std::shared_ptr<Node>>& nodes) {
       ++talk.questions;
     }
   }
-  Converse(talks, Soon(), stop_.get());
+  Converse(talks, Soon(), stop_.fd());
   std::vector<std::string> before, after;
   {
     const base::MutexLock lock(mutex_);

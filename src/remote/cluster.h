@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/mutex.h"
+#include "os/wake.h"
 #include "remote/converse.h"
 #include "remote/node.h"
 #include "remote/redis_options.h"
@@ -98,7 +98,7 @@ class Cluster {
   const Options options_;
   Shares shares_;
   Resolver resolver_;
-  const base::Descriptor stop_;  // readable: the thread ends
+  const os::Wake stop_;  // set: the thread ends
   mutable base::Mutex mutex_;
   base::CondVar wake_;
   mutable base::CondVar known_;

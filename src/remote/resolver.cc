@@ -1,7 +1,6 @@
 #include "remote/resolver.h"
 
 #include <netdb.h>
-#include <sys/eventfd.h>
 
 #include <cstring>
 
@@ -36,7 +35,7 @@ std::vector<SocketAddress> Look(const std::string& host, uint16_t port, int flag
 
 }  // namespace
 
-Resolution::Resolution() : done_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+Resolution::Resolution() = default;
 
 bool Resolution::Take(std::vector<SocketAddress>* addresses, std::string* why) const {
   const base::MutexLock lock(mutex_);
@@ -51,7 +50,7 @@ void Resolution::Set(std::vector<SocketAddress> addresses, std::string why) {
   known_ = true;
   addresses_ = std::move(addresses);
   why_ = std::move(why);
-  eventfd_write(done_.get(), 1);
+  done_.Set();
 }
 
 std::shared_ptr<Resolution> Resolver::Ask(const std::string& host, uint16_t port) {

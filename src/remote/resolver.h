@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "base/threads.h"
+#include "os/wake.h"
 
 namespace prefixd::remote {
 
@@ -24,13 +24,13 @@ class Resolution {
  public:
   Resolution();
   // Readable once there is an answer.
-  int fd() const { return done_.get(); }
+  int fd() const { return done_.fd(); }
   // Returns false while there is no answer. Empty addresses: `why` says why.
   bool Take(std::vector<SocketAddress>* addresses, std::string* why) const PREFIXD_EXCLUDES(mutex_);
   void Set(std::vector<SocketAddress> addresses, std::string why) PREFIXD_EXCLUDES(mutex_);
 
  private:
-  const base::Descriptor done_;
+  const os::Wake done_;
   mutable base::Mutex mutex_;
   bool known_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::vector<SocketAddress> addresses_ PREFIXD_GUARDED_BY(mutex_);

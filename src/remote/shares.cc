@@ -1,7 +1,5 @@
 #include "remote/shares.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <set>
 
@@ -12,7 +10,7 @@ Shares::Share::Share(Shares* shares, const void* node, uint64_t bytes)
   const base::MutexLock lock(shares_->mutex_);
   shares_->waiting_.push_back(this);
   shares_->GrantWaiting();
-  if (!granted_) granted_event_ = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!granted_) granted_event_.emplace();
 }
 
 Shares::Share::~Share() {
@@ -54,7 +52,7 @@ void Shares::GrantWaiting() {
     total_ += share->bytes_;
     in_flight_[share->node_] += share->bytes_;
     share->granted_ = true;
-    if (share->granted_event_) eventfd_write(share->granted_event_.get(), 1);
+    if (share->granted_event_.has_value()) share->granted_event_->Set();
     it = waiting_.erase(it);
   }
 }

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <optional>
 
-#include "base/descriptor.h"
 #include "base/mutex.h"
+#include "os/wake.h"
 
 namespace prefixd::remote {
 
@@ -30,15 +31,15 @@ class Shares {
     Share& operator=(const Share&) = delete;
     bool granted() const;
     // Readable once it is granted; -1: it was at once.
-    int fd() const { return granted_event_.get(); }
+    int fd() const { return granted_event_.has_value() ? granted_event_->fd() : -1; }
 
    private:
     friend class Shares;
     Shares* const shares_;
     const void* const node_;
     const uint64_t bytes_;
-    bool granted_ = false;  // guarded by the mutex of the Shares
-    base::Descriptor granted_event_;
+    bool granted_ = false;                   // guarded by the mutex of the Shares
+    std::optional<os::Wake> granted_event_;  // if it had to wait
   };
 
   uint64_t InFlight(const void* node) const PREFIXD_EXCLUDES(mutex_);

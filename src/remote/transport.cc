@@ -14,13 +14,14 @@
 #include "openssl/x509_vfy.h"
 
 #include "base/status.h"
+#include "os/sockets.h"
 #include "remote/tls_socket.h"
 
 namespace prefixd::remote {
 namespace {
 
 constexpr size_t kRecordBytes = 16384;  // most in one TLS record
-constexpr unsigned kUserTimeoutMs = 10'000;
+constexpr unsigned kUnacknowledgedMs = 10'000;
 
 absl::Status Failed(const std::string& what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
@@ -28,21 +29,13 @@ absl::Status Failed(const std::string& what, int error) {
 
 bool MayTryAgain(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-template <typename T>
-void SetOption(int socket, int level, int option, T value) {
-  // Without it the connection is slower, or notices later that its server is gone.
-  setsockopt(socket, level, option, &value, sizeof(value));
-}
-
 // Buffers are left to the kernel, which makes them larger as it needs; a fixed SO_RCVBUF would stop
 // that. SO_RCVLOWAT, to wake up less often, loads nothing faster: the server is what takes time.
 void SetOptions(int socket) {
-  SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, 15);
-  SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  const int at_once = 1;  // without it the connection is slower
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+  os::WatchPeer(
+      socket, {.idle_s = 15, .interval_s = 5, .count = 3, .unacknowledged_ms = kUnacknowledgedMs});
 }
 
 }  // namespace
@@ -88,8 +81,8 @@ absl::Status Transport::TakeAddresses() {
 absl::Status Transport::TryNext() {
   const SocketAddress& to = addresses_[next_address_++];
   state_ = State::kConnecting;
-  socket_ = base::Descriptor(
-      socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  socket_ =
+      base::Descriptor(os::NewSocket(to.bytes.ss_family, SOCK_STREAM, IPPROTO_TCP, os::Waits::kNo));
   if (!socket_) return Failed("there is no socket", errno);
   SetOptions(socket_.get());
   if (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to.bytes), to.length) == 0 ||

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/own_file.h"
 #include "base/status.h"
+#include "os/files.h"
 #include "ssd/segment_store.h"
 
 namespace prefixd::ssd {
@@ -164,7 +165,7 @@ absl::StatusOr<std::string> MakeDamagedFolder(const std::string& path) {
 absl::Status SyncFolder(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return Failed("open", path, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
+  const int error = os::Sync(fd) ? 0 : errno;
   close(fd);
   return error == 0 ? absl::OkStatus() : Failed("sync", path, error);
 }
@@ -286,8 +287,8 @@ absl::Status StoreDirectory::RemoveDamaged() const {
 bool StoreDirectory::SupportsDirectIo() const {
   const std::string file = IncomingPath("probe");
   unlink(file.c_str());  // left by a crash
-  const int fd =
-      open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_DIRECT | O_CLOEXEC, 0600);
+  if (!os::OpensUncached()) return false;
+  const int fd = os::OpenUncached(file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
   const bool works = WriteAndReadBack(fd);
   close(fd);

@@ -63,7 +63,7 @@ class StoreDirectory {
   Damaged DamagedCopies() const;
   // Removes the oldest such folder. NotFound if there is none.
   absl::Status RemoveDamaged() const;
-  // Returns whether a file in incoming/ can be written and read with O_DIRECT.
+  // Returns whether a file in incoming/ can be written and read past the page cache.
   bool SupportsDirectIo() const;
   // Returns the bytes of the store's files whose names begin or end with one of `names`.
   uint64_t BytesOf(std::initializer_list<std::string_view> names) const;

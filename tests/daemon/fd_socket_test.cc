@@ -116,7 +116,7 @@ TEST_F(FdSocketTest, PeersThatHangUpAtOnceAreForgotten) {
   for (int i = 0; i < 500; ++i) ConnectFdSocket(path_);
   for (int i = 0; i < 100; ++i) {
     const Descriptor fd = ConnectFdSocket(path_);
-    ::send(fd.get(), kGoodKey.data(), kGoodKey.size(), MSG_NOSIGNAL);
+    os::SendMessage(fd.get(), kGoodKey, {});
   }
 }
 
@@ -132,7 +132,7 @@ TEST_F(FdSocketTest, TheSocketIsForItsGroupAndGoesWithTheDaemon) {
 TEST_F(FdSocketTest, WhatAKilledDaemonLeftIsTakenOver) {
   socket_.reset();
   {
-    const Descriptor dead(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const Descriptor dead(os::NewSocket(AF_UNIX, os::MessageSocketType(), 0, os::Waits::kYes));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     path_.copy(address.sun_path, sizeof(address.sun_path) - 1);

@@ -6,6 +6,7 @@
 #include "daemon/unix_listener.h"
 #include "tests/daemon/fd_client.h"
 #include "tests/daemon/fixture.h"
+#include "tests/support/worker_lock.h"
 
 namespace prefixd::testing {
 namespace {
@@ -98,9 +99,7 @@ TEST_F(PeerTest, T5LockingTheWholeArenaKeepsNobodysSlot) {
   FdReply taken = ExchangeKey(fd_path(), worker.attached.key());
   FdReply reply = ExchangeKey(fd_path(), hostile.attached.key());
   ASSERT_EQ(reply.files.size(), 3u);
-  struct flock everything = {};
-  everything.l_type = F_RDLCK;
-  for (const Descriptor& file : reply.files) ::fcntl(file.get(), F_OFD_SETLK, &everything);
+  for (const Descriptor& file : reply.files) TakeLock(file.get(), WorkerLock::kShared);
   const uint64_t session = worker.session;
   worker.Detach();
   taken.files.clear();  // as its death does

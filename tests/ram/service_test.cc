@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "os/memory.h"
 #include "tests/ram/shared_arena.h"
 
 namespace prefixd::ram {
@@ -316,6 +317,7 @@ TEST(ServiceTest, ATmpfsWithoutRoomForAQuarterIsRefused) {
 }
 
 TEST(ServiceTest, HugePagesDoNotTakeMemoryThatIsNotAccounted) {
+  if (!os::ChoosesHugePages()) GTEST_SKIP() << "the mount alone chooses";
   const Mount mount("size=256m,huge=within_size");
   if (!mount.ok()) GTEST_SKIP() << "mounting a tmpfs with huge pages needs root";
   const ArenaPath path(mount.folder());

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/ram/shared_arena.h"
+#include "tests/support/worker_lock.h"
 
 namespace prefixd::ram {
 namespace {
@@ -53,15 +54,6 @@ void* MapLock(int fd) {
   void* const map = mmap(nullptr, 4096, PROT_NONE, MAP_SHARED, fd, 0);
   EXPECT_NE(map, MAP_FAILED);
   return map;
-}
-
-bool OfdLock(int fd, short type, off_t start, off_t bytes) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = start;
-  lock.l_len = bytes;
-  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
 void* MapReadOnly(int fd, uint64_t bytes) {
@@ -150,12 +142,14 @@ TEST(SlotsTest, T5AWorkersDescriptorsLockNoOtherSlot) {
   Slots slots(arena.get());
   const uint32_t hers = *slots.Claim(HashOf(1)), his = *slots.Claim(HashOf(2));
   const Files files(&slots, hers);
-  ASSERT_TRUE(OfdLock(files.arena(), F_RDLCK, 0, 0)) << "the whole arena";
-  ASSERT_TRUE(OfdLock(files.lock(), F_RDLCK, 0, 0));
+  // The whole arena, on which the daemon itself has a flock.
+  EXPECT_EQ(TakeLock(files.arena(), WorkerLock::kShared), HoldsAreOfd());
+  ASSERT_TRUE(TakeLock(files.lock(), WorkerLock::kShared));
   for (uint32_t slot = 0; slot < block::kArenaSlots; ++slot) {
     EXPECT_EQ(slots.Locked(slot), slot == hers) << slot;
   }
-  EXPECT_FALSE(OfdLock(files.lock(), F_WRLCK, 0, 0)) << "would keep its own from being found";
+  EXPECT_NE(TakeLock(files.lock(), WorkerLock::kAlone), HoldsAreOfd());
+  EXPECT_TRUE(slots.Locked(hers)) << "nor does it keep its own from being found";
   const Files his_files(&slots, his);
   EXPECT_TRUE(slots.Locked(his));
   EXPECT_EQ(slots.Claim(HashOf(3)), 2u);
@@ -168,11 +162,11 @@ TEST(SlotsTest, T5AnEarlierSessionsLockFileSaysNothingOfTheNext) {
   Slots slots(arena.get());
   const uint32_t slot = *slots.Claim(HashOf(1));
   const Files files(&slots, slot);
-  ASSERT_TRUE(OfdLock(files.lock(), F_UNLCK, 0, 0));
+  ASSERT_TRUE(TakeLock(files.lock(), WorkerLock::kNone));
   EXPECT_FALSE(slots.Locked(slot));
   slots.Release(slot);
   EXPECT_EQ(slots.Claim(HashOf(2)), slot);
-  ASSERT_TRUE(OfdLock(files.lock(), F_RDLCK, 0, 0));
+  ASSERT_TRUE(TakeLock(files.lock(), WorkerLock::kShared));
   EXPECT_FALSE(slots.Locked(slot)) << "that was the file of the session before";
 }
 
@@ -204,7 +198,7 @@ TEST(SlotsTest, T5NobodyElseEntersTheFolderOfTheLocks) {
     Slots slots(arena.get());
     const Files files(&slots, *slots.Claim(HashOf(1)));
     EXPECT_EQ(StatOf(folder).st_mode & 07777, 0700u);
-    EXPECT_EQ(StatOf(folder + "/slot-0").st_mode & 07777, 0600u);
+    EXPECT_EQ(StatOf(folder + "/slot-0" + os::HoldKind()).st_mode & 07777, 0600u);
   }
   std::filesystem::remove_all(folder);
   ASSERT_EQ(symlink("/tmp", folder.c_str()), 0);
@@ -228,11 +222,24 @@ TEST(SlotsTest, T5AnArenaWhoseLocksAreGoneIsReplaced) {
     Slots slots(arena.get());
     (void)slots.Claim(HashOf(1));
   }
-  const std::string lock = path.str() + ".locks/slot-0";
+  const std::string lock = path.str() + ".locks/slot-0" + os::HoldKind();
   std::filesystem::rename(lock, lock + ".kept");
   std::ofstream(lock) << "of another daemon";
   EXPECT_THAT(OpenOrDie(path)->replaced_why(), testing::HasSubstr("lock file of slot 0 is gone"));
   EXPECT_EQ(OpenOrDie(path)->replaced_why(), "");
+}
+
+// T5: a daemon of the other flavour of os does not see the locks of this one.
+TEST(SlotsTest, T5AnArenaWithASlotThatTheOtherFlavourLocksIsReplaced) {
+  const ArenaPath path;
+  {
+    const auto arena = OpenOrDie(path);
+    Slots slots(arena.get());
+    (void)slots.Claim(HashOf(1));
+  }
+  const std::string lock = path.str() + ".locks/slot-0";
+  std::filesystem::rename(lock + os::HoldKind(), lock + (HoldsAreOfd() ? ".flock" : ""));
+  EXPECT_THAT(OpenOrDie(path)->replaced_why(), testing::HasSubstr("lock file of slot 0 is gone"));
 }
 
 // As when somebody removes the file of a living daemon.

@@ -78,9 +78,17 @@ absl::Status TakeStaged(Context& context, Room& room, Reservation* reservation,
   PREFIXD_ASSIGN_OR_RETURN(page.extent,
                            room.Take(page.page_bytes, space.FullPageBytes(place.group, place.rung),
                                      patience, &reservation->cancelled));
-  page.check = block::CopyAndCheck(reservation->NameOf(block, place.group, place.rung),
-                                   from.view(place.offset, page.page_bytes),
-                                   context.arena->data(page.extent));
+  std::byte* const stored = context.arena->data(page.extent);
+  const std::byte* const staged = from.Read(place.offset, {stored, page.page_bytes});
+  if (staged == nullptr) {
+    context.arena->Free(page.extent);
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit: staged: the session's staging ends before offset ",
+                     place.offset + page.page_bytes, ": its worker made it shorter"));
+  }
+  const block::PageName name = reservation->NameOf(block, place.group, place.rung);
+  page.check = staged == stored ? block::PageCheck(name, {stored, page.page_bytes})
+                                : block::CopyAndCheck(name, {staged, page.page_bytes}, stored);
   context.counters.AddAll({{"bytes.received", page.page_bytes}, {"bytes.staged", page.page_bytes}});
   base::MutexLock lock(reservation->mutex);
   if (reservation->closed ||

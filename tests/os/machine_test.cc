@@ -1,0 +1,107 @@
+#include "os/machine.h"
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace prefixd::os {
+namespace {
+
+// Files as a kernel shows them.
+class MachineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "prefixd_os_test_XXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  std::string root_;
+};
+
+TEST(BootTest, TheBootIsOneNumberAndNotZero) {
+  std::array<std::byte, 16> first{}, second{};
+  ASSERT_TRUE(BootId(first));
+  ASSERT_TRUE(BootId(second));
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first, (std::array<std::byte, 16>{}));
+}
+
+TEST(RandomTest, EveryByteIsDrawnAnew) {
+  std::array<std::byte, 1000> first{}, second{};
+  ASSERT_TRUE(RandomBytes(first));
+  ASSERT_TRUE(RandomBytes(second));
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(RandomBytes({}));
+}
+
+TEST_F(MachineTest, MemoryAndSwapAreInBytes) {
+  Write("/proc/meminfo", "MemTotal: 99 kB\nMemAvailable:   17 kB\nSwapTotal: 4 kB\n");
+  EXPECT_EQ(MemoryAvailable(root_), 17u << 10);
+  EXPECT_EQ(SwapBytes(root_), 4u << 10);
+  EXPECT_EQ(MemoryAvailable(root_ + "/nowhere"), std::nullopt);
+  EXPECT_GT(MemoryAvailable("").value_or(0), 0u);
+}
+
+TEST_F(MachineTest, TheLeastLimitOfTheGroupsAboveAProcessHolds) {
+  EXPECT_EQ(GroupMemoryLimit(root_, 0), kNoLimit);
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  EXPECT_EQ(GroupMemoryLimit(root_, 0), kNoLimit);
+  Write("/sys/fs/cgroup/a/memory.max", "4096\n");
+  EXPECT_EQ(GroupMemoryLimit(root_, 0), 4096u);
+  Write("/proc/71/cgroup", "5:cpu:/x\n4:memory:/y\n");
+  Write("/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "8192\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(GroupMemoryLimit(root_, 71), 8192u);
+  EXPECT_GT(GroupMemoryLeft(), 0u) << "of this process's own groups";
+}
+
+TEST_F(MachineTest, DescriptorLimitsAreReadPerProcess) {
+  Write("/proc/self/limits", "Max open files            1024      4096      files\n");
+  Write("/proc/71/limits", "Max open files            unlimited unlimited files\n");
+  EXPECT_EQ(DescriptorLimit(root_, 0), 1024u);
+  EXPECT_EQ(DescriptorLimit(root_, 71), kNoLimit);
+  EXPECT_EQ(DescriptorLimit(root_, 72), std::nullopt);
+}
+
+TEST_F(MachineTest, AMountHasHugePagesIfItAsksAndTheKernelLets) {
+  const std::string modes = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  EXPECT_EQ(MountHasHugePages(root_, "/run/a/x"), std::nullopt);
+  Write(modes, "always within_size advise [never] deny force\n");
+  Write("/proc/self/mountinfo",
+        "1 1 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / /run/a rw - tmpfs t rw,huge=within_size\n");
+  EXPECT_EQ(MountHasHugePages(root_, "/run/a/x"), true);
+  EXPECT_EQ(MountHasHugePages(root_, "/run/b"), false);
+  EXPECT_EQ(MountHasHugePages(root_, "/run/ab"), false) << "not below /run/a";
+  Write(modes, "always within_size advise never deny [force]\n");
+  EXPECT_EQ(MountHasHugePages(root_, "/run/b"), true);
+  Write(modes, "always within_size advise never [deny] force\n");
+  EXPECT_EQ(MountHasHugePages(root_, "/run/a/x"), false);
+}
+
+TEST_F(MachineTest, TheReleaseAndFlagsAreTheKernels) {
+  EXPECT_EQ(KernelRelease(root_), "");
+  EXPECT_EQ(CpuFlags(root_), "");
+  Write("/proc/sys/kernel/osrelease", "5.14.0-1\n");
+  Write("/proc/cpuinfo", "model: x\nflags\t: fpu avx2\n");
+  EXPECT_EQ(KernelRelease(root_), "5.14.0-1");
+  EXPECT_NE(CpuFlags(root_).find(" avx2 "), std::string::npos);
+  EXPECT_TRUE(MapsAhead("5.14.0-1"));
+  EXPECT_TRUE(MapsAhead("6.1.0"));
+  EXPECT_FALSE(MapsAhead("5.13.9"));
+  EXPECT_FALSE(MapsAhead(""));
+}
+
+TEST(TilesTest, AskingTwiceGivesOneAnswer) {
+  EXPECT_EQ(AskForTileRegisters(), AskForTileRegisters());
+}
+
+}  // namespace
+}  // namespace prefixd::os
