@@ -8,7 +8,7 @@ include(CMakePackageConfigHelpers)
 
 # --- the C++ client as one archive, of the same objects as the rooms ---------------------------------
 add_library(prefixd_cpp STATIC)
-foreach(room base quant kernels block interop wire proto client)
+foreach(room os base quant kernels block interop wire proto client)
   target_sources(prefixd_cpp PRIVATE $<TARGET_OBJECTS:prefixd_${room}>)
 endforeach()
 set_target_properties(prefixd_cpp PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME prefixd_client
