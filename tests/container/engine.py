@@ -45,7 +45,11 @@ def missing() -> str:
 
 
 def tried(*words: object, patience_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["podman", *map(str, words)], capture_output=True, text=True, timeout=patience_s)
+    command = ["podman", *map(str, words)]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"no end after {patience_s} s")
 
 
 def podman(*words: object, patience_s: float = PATIENCE_S) -> str:
