@@ -1,112 +1,8 @@
 // Decode attention on quantized pages beside a plain read of as many bytes.
-#include <cmath>
-
-#include "gpu.h"
+#include "pages.h"
 
 namespace prefixd::bench {
 namespace {
-
-constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128, kPageTokens = 64;
-
-prefixd_tensor_format Mlx(uint8_t bits, uint8_t layout) {
-  prefixd_tensor_format format = {};
-  format.codec = PREFIXD_MLX_AFFINE;
-  format.dtype = PREFIXD_F16;
-  format.bits = bits;
-  format.group_size = 64;
-  format.layout = layout;
-  return format;
-}
-prefixd_tensor_format Ggml(uint8_t codec) {
-  prefixd_tensor_format format = {};
-  format.codec = codec;
-  format.layout = PREFIXD_TILED;
-  return format;
-}
-
-struct NamedFormat {
-  const char* name;
-  prefixd_format format;
-};
-
-struct Shape {
-  uint32_t sequences, tokens;
-};
-
-// Pages of several layers, shuffled, filled with quantized random numbers: enough layers that
-// nothing of one is left in the L2 cache when it comes again.
-class Pages {
- public:
-  Pages(Bench& bench, const prefixd_format& format, const Shape& shape)
-      : pages_(shape.sequences * shape.tokens / kPageTokens) {
-    key_bytes_ = prefixd_cuda_unit_bytes(&format.key, kDim, kPageTokens);
-    value_bytes_ = prefixd_cuda_unit_bytes(&format.value, kDim, kPageTokens);
-    layer_bytes_ = kHeads * (key_bytes_ + value_bytes_);
-    layers_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, (uint64_t{1} << 30) / (layer_bytes_ * pages_)));
-    memory_ = Allocate(size_t{pages_} * layers_ * layer_bytes_);
-    order_.resize(pages_);
-    for (uint32_t i = 0; i < pages_; ++i) order_[i] = i;
-    uint32_t state = 1;
-    for (uint32_t i = pages_ - 1; i > 0; --i) {
-      state = state * 1664525u + 1013904223u;
-      std::swap(order_[i], order_[state % (i + 1)]);
-    }
-    Fill(bench, format.key, 0);
-    Fill(bench, format.value, 1);
-  }
-
-  uint32_t layers() const { return layers_; }
-  uint64_t layer_bytes() const { return layer_bytes_ * pages_; }
-  std::vector<prefixd_block> Blocks(uint32_t first, uint32_t count) const {
-    std::vector<prefixd_block> blocks;
-    for (uint32_t i = 0; i < count; ++i) {
-      blocks.push_back({PageAt(order_[first + i], 0), ~uint64_t{0}, kPageTokens, kPageTokens, 0});
-    }
-    return blocks;
-  }
-
- private:
-  std::byte* PageAt(uint32_t page, uint32_t layer) const {
-    return memory_.get() + (size_t{page} * layers_ + layer) * layer_bytes_;
-  }
-
-  // The same rows for every 64 pages; the bytes' meaning does not change the time.
-  void Fill(Bench& bench, const prefixd_tensor_format& format, uint32_t value) {
-    constexpr uint32_t kPagesAtOnce = 64;
-    const DeviceMemory rows =
-        RandomElements(size_t{kPagesAtOnce} * kPageTokens * kHeads * kDim, 3 + value, bench.stream);
-    prefixd_cuda_tensor tensor = PREFIXD_INIT(prefixd_cuda_tensor);
-    tensor.data = rows.get();
-    tensor.dtype = PREFIXD_BF16;
-    tensor.token_stride = kHeads * kDim;
-    tensor.head_stride = kDim;
-    std::vector<void*> at;
-    for (uint32_t i = 0; i < pages_ * layers_; ++i) {
-      at.push_back(memory_.get() + i * layer_bytes_ + (value != 0 ? kHeads * key_bytes_ : 0));
-    }
-    for (uint32_t i = 0; i < at.size(); i += kPagesAtOnce) {
-      prefixd_cuda_quantize_options options = PREFIXD_INIT(prefixd_cuda_quantize_options);
-      options.rows = &tensor;
-      options.format = format;
-      options.value = value;
-      options.kv_heads = kHeads;
-      options.dim = kDim;
-      options.page_count = std::min<uint32_t>(kPagesAtOnce, static_cast<uint32_t>(at.size()) - i);
-      options.count = options.page_count * kPageTokens;
-      options.page_tokens = kPageTokens;
-      options.pages = at.data() + i;
-      Must(prefixd_cuda_quantize(bench.cuda, &options, bench.stream));
-    }
-    Must(cudaStreamSynchronize(bench.stream), "pages");
-  }
-
-  const uint32_t pages_;
-  uint64_t key_bytes_ = 0, value_bytes_ = 0, layer_bytes_ = 0;
-  uint32_t layers_ = 1;
-  DeviceMemory memory_;
-  std::vector<uint32_t> order_;
-};
 
 class Calls {
  public:
@@ -160,15 +56,6 @@ class Calls {
   DeviceMemory queries_, results_;
   size_t result_floats_ = 0;
 };
-
-double ErrorOf(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, all = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - double{want[i]}, 2);
-    all += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / all);
-}
 
 void Measure(Bench& bench, const NamedFormat& it, const Shape& shape, double read_rate,
              double target_of_read) {

@@ -72,6 +72,7 @@ double ReadRate(Bench& bench, size_t bytes);
 double CopyRate(Bench& bench, size_t bytes);
 
 void MeasureDecode(Bench& bench);
+void MeasurePrefill(Bench& bench);
 void MeasureConversion(Bench& bench);
 void MeasureLoad(Bench& bench);
 

@@ -7,7 +7,7 @@ namespace prefixd::bench {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: prefixd-bench-cuda [decode] [convert] [load] [--json] [--targets] [--quick]\n"
+    "usage: prefixd-bench-cuda [decode] [prefill] [convert] [load] [--json] [--targets] [--quick]\n"
     "Measures libprefixd_cuda on the first GPU; figures go to stderr as they come.\n"
     "  --json     prints GPU, clocks and figures as JSON\n"
     "  --targets  exits with 1 if a figure misses its target\n"
@@ -59,7 +59,7 @@ int Run(int count, char** arguments) {
       targets = true;
     } else if (it == "--quick") {
       bench.quick = true;
-    } else if (it == "decode" || it == "convert" || it == "load") {
+    } else if (it == "decode" || it == "prefill" || it == "convert" || it == "load") {
       workloads.push_back(it);
     } else {
       std::fputs(kHelp, it == "--help" ? stdout : stderr);
@@ -78,6 +78,7 @@ int Run(int count, char** arguments) {
     return workloads.empty() || std::count(workloads.begin(), workloads.end(), name) > 0;
   };
   if (wanted("decode")) MeasureDecode(bench);
+  if (wanted("prefill")) MeasurePrefill(bench);
   const std::string clocks = ClocksNow();
   std::fprintf(stderr, "%s, clocks and driver: %s\n", facts.name, clocks.c_str());
   if (wanted("convert")) MeasureConversion(bench);

@@ -14,6 +14,7 @@ namespace prefixd::cuda {
 inline constexpr uint32_t kColumns = 8;  // (query row, head) pairs of one kv head that go together
 inline constexpr uint32_t kMergeParts = 64;  // parts whose weights are in shared memory at a time
 inline constexpr uint32_t kMergeFloats = kMergeParts * kColumns * 2;
+inline constexpr uint32_t kPrefillColumns = 128;  // the same, of the prefill kernel
 
 // A block that some row sees. Position of slot 0: `first`.
 struct alignas(16) DevicePage {
@@ -26,9 +27,9 @@ struct alignas(16) DevicePage {
   uint32_t reserved = 0;
 };
 
-// One sequence, one kv head, up to kColumns columns: column c is query row c / group and head
-// c % group of the kv head, counted from `column`. Its partial results have the numbers
-// [part, part + parts).
+// One sequence, one kv head, up to kColumns columns (of the prefill kernel kPrefillColumns): column
+// c is query row c / group and head c % group of the kv head, counted from `column`. Its partial
+// results have the numbers [part, part + parts).
 struct Segment {
   uint32_t sequence = 0;
   uint32_t kv_head = 0;
@@ -76,6 +77,9 @@ struct AttendArguments {
   float scale = 0;
   float soft_cap = 0;
   uint32_t window = 0, sink_tokens = 0;
+  // The prefill kernel sets it where f16 does not hold elements well enough. The generic kernel
+  // does nothing while it is 0, unless it is NULL.
+  uint32_t* unfit = nullptr;
 };
 
 // How the fast kernel is launched for pages of one format.
@@ -90,6 +94,18 @@ struct FastLaunch {
 inline constexpr uint32_t kGenericBlocksEach = 4;
 cudaError_t PrepareGeneric();
 cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
+
+// --- prefill kernel (attend_prefill.cu): many rows on Hopper, every format, f16 products ---
+
+inline constexpr uint32_t kMostPrefillDim = 128;
+// Returns whether the kernel runs on a GPU of this compute capability. Pure.
+constexpr bool HasPrefill(uint32_t major, uint32_t minor, uint32_t key_dim, uint32_t value_dim) {
+  return major == 9 && minor == 0 && key_dim <= kMostPrefillDim && value_dim <= kMostPrefillDim;
+}
+cudaError_t PreparePrefill();
+// Segments have kPrefillColumns columns; a part is [16][256] float4 of sums, in the order of its
+// threads, and [column] weights.
+cudaError_t QueuePrefill(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- fast kernels (attend_fast_*.cu): tensor cores on codes as they are stored ---
 

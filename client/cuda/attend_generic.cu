@@ -139,6 +139,7 @@ __device__ void AttendPage(const AttendArguments& a, const Segment& segment, con
 
 __global__ void __launch_bounds__(kThreads)
     GenericKernel(const __grid_constant__ AttendArguments a) {
+  if (a.unfit != nullptr && *a.unfit == 0) return;
   extern __shared__ __align__(16) uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const uint32_t end = a.work.firsts[blockIdx.x + 1];

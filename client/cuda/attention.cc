@@ -14,7 +14,8 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr uint32_t kMostQueryRows = 8;
+constexpr uint32_t kMostQueryRows = 2048;
+constexpr uint32_t kMostDecodeRows = 8;  // that the prefill kernel leaves to others
 constexpr uint32_t kMostGroup = 16;
 constexpr uint32_t kUsualPageTokens = 64;
 constexpr uint64_t kLittleWork =
@@ -71,8 +72,29 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::New(
   auto attention = std::make_unique<Attention>(context, options, std::move(shape));
   PREFIXD_RETURN_IF_ERROR(context->Enter());
   PREFIXD_RETURN_IF_ERROR(FromCuda(PrepareGeneric(), "attend: generic kernel"));
-  PREFIXD_RETURN_IF_ERROR(attention->PlanLaunches(kUsualPageTokens));
+  const prefixd_cuda_facts& facts = context->facts();
+  if (options.precise == 0 && attention->shape_.query_rows > kMostDecodeRows &&
+      HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim)) {
+    PREFIXD_RETURN_IF_ERROR(attention->TakePrefill());
+  } else {
+    PREFIXD_RETURN_IF_ERROR(attention->PlanLaunches(kUsualPageTokens));
+  }
   return attention;
+}
+
+absl::Status Attention::TakePrefill() {
+  PREFIXD_RETURN_IF_ERROR(FromCuda(PreparePrefill(), "attend: prefill kernel"));
+  PREFIXD_RETURN_IF_ERROR(Grow(&unfit_, sizeof(uint32_t), true, nullptr));
+  arguments_.unfit = reinterpret_cast<uint32_t*>(unfit_.memory);
+  prefill_ = true;
+  fast_formats_.clear();
+  shape_.kernel_of_format.assign(shape_.formats.size(), 0);
+  prefixd_cuda_attention_options exact = options_;
+  exact.precise = 1;
+  exact_ = std::make_unique<Attention>(context_, exact, shape_);
+  exact_->arguments_.unfit = arguments_.unfit;
+  shape_.segment_columns = kPrefillColumns;
+  return absl::OkStatus();
 }
 
 Attention::Attention(Context* context, const prefixd_cuda_attention_options& options,
@@ -97,7 +119,7 @@ Attention::Attention(Context* context, const prefixd_cuda_attention_options& opt
 
 Attention::~Attention() {
   if (!context_->Enter().ok()) return;
-  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_}) {
+  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_, &unfit_}) {
     if (buffer->memory != nullptr) cudaFree(buffer->memory);  // waits for the GPU
   }
   cudaGetLastError();
@@ -132,7 +154,7 @@ void Attention::ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t 
   const uint64_t columns = uint64_t{shape_.query_rows} * shape_.group;
   const uint64_t work = pages * shape_.kv_heads * ((columns + kColumns - 1) / kColumns);
   const uint32_t processors = context_->facts().processors;
-  grids_ = {{.blocks = processors * kGenericBlocksEach, .pages_at_once = 1}};
+  grids_ = {{.blocks = processors * (prefill_ ? 1 : kGenericBlocksEach), .pages_at_once = 1}};
   launches_.clear();
   for (size_t i = 0; i < one_.size(); ++i) {
     const uint64_t warps = uint64_t{processors} * std::max(1u, one_[i].warps);
@@ -160,6 +182,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
                             cudaStream_t stream) {
   sequences_ = 0;
   PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  if (exact_ != nullptr) PREFIXD_RETURN_IF_ERROR(exact_->Set(sequences, count, stream));
   for (uint32_t i = 0; sequences != nullptr && i < count; ++i) {
     uint32_t most = planned_page_tokens_;
     for (size_t b = 0; sequences[i].blocks != nullptr && b < sequences[i].block_count; ++b) {
@@ -189,11 +212,11 @@ absl::Status Attention::Fill(const WorkList& list, cudaStream_t stream) {
     const size_t items = Append(share.items, &bytes);
     shares.emplace_back(items, Append(share.firsts, &bytes));
   }
-  const size_t column_floats = size_t{list.parts} * kColumns;
+  const size_t columns = size_t{list.parts} * shape_.segment_columns;
+  const size_t channels = prefill_ ? kMostPrefillDim : options_.value_dim;
   PREFIXD_RETURN_IF_ERROR(Grow(&lists_, bytes.size(), false, stream));
-  PREFIXD_RETURN_IF_ERROR(
-      Grow(&sums_, column_floats * options_.value_dim * sizeof(float), false, stream));
-  PREFIXD_RETURN_IF_ERROR(Grow(&weights_, column_floats * sizeof(float2), false, stream));
+  PREFIXD_RETURN_IF_ERROR(Grow(&sums_, columns * channels * sizeof(float), false, stream));
+  PREFIXD_RETURN_IF_ERROR(Grow(&weights_, columns * sizeof(float2), false, stream));
   PREFIXD_RETURN_IF_ERROR(Grow(&arrived_, list.segments.size() * sizeof(uint32_t), true, stream));
   PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, context_->tables().Take(bytes.size()));
   std::memcpy(chunk->host, bytes.data(), bytes.size());
@@ -254,6 +277,16 @@ absl::Status Attention::Attend(uint32_t layer, const prefixd_cuda_heads& queries
   arguments.sink_logits = sink_logits;
   arguments.layer = layer;
   PREFIXD_RETURN_IF_ERROR(context_->Enter());
+  if (!prefill_) return QueueKernels(arguments, stream);
+  arguments.work = shares_[0];
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaMemsetAsync(unfit_.memory, 0, sizeof(uint32_t), stream), "attend: prefill"));
+  PREFIXD_RETURN_IF_ERROR(FromCuda(QueuePrefill(arguments, stream), "attend: prefill"));
+  return exact_->Attend(layer, queries, results, sink_logits, stream);
+}
+
+absl::Status Attention::QueueKernels(const AttendArguments& given, cudaStream_t stream) const {
+  AttendArguments arguments = given;
   // One kernel alone may overlap with the one before it, from Hopper on: two of one call share
   // parts.
   const size_t kernels = static_cast<size_t>(std::count_if(

@@ -43,11 +43,14 @@ class Attention {
     size_t bytes = 0;
   };
   absl::Status Grow(Buffer* buffer, size_t bytes, bool zero, cudaStream_t stream);
+  // Makes it the prefill kernel's, with another attention for what f16 cannot hold.
+  absl::Status TakePrefill();
   absl::Status PlanLaunches(uint32_t most_page_tokens);
   void ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t count);
   absl::StatusOr<HeadsPlace> HeadsOf(const prefixd_cuda_heads& heads, uint32_t dim,
                                      const char* what) const;
   absl::Status Fill(const WorkList& list, cudaStream_t stream);
+  absl::Status QueueKernels(const AttendArguments& arguments, cudaStream_t stream) const;
 
   Context* const context_;
   const prefixd_cuda_attention_options options_;
@@ -59,7 +62,10 @@ class Attention {
   std::vector<WorkGrid> grids_;
   uint32_t planned_page_tokens_ = 0;
 
-  Buffer lists_, sums_, weights_, arrived_;
+  bool prefill_ = false;              // one kernel has all formats
+  std::unique_ptr<Attention> exact_;  // of the same calls; does nothing unless unfit_ is set
+
+  Buffer lists_, sums_, weights_, arrived_, unfit_;
   std::vector<WorkShare> shares_;  // of each kernel; no items: not launched
   AttendArguments arguments_;
   uint32_t sequences_ = 0;

@@ -10,6 +10,8 @@
 namespace prefixd::cuda {
 namespace {
 
+constexpr uint64_t kMostColumns = uint64_t{1} << 26;
+
 template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("attend: ", parts...));
@@ -47,7 +49,8 @@ class Builder {
 
   absl::Status CheckBlock(const prefixd_block& block, uint32_t sequence, size_t at) const;
   uint32_t SegmentsEach() const {
-    return shape_.kv_heads * ((shape_.query_rows * shape_.group + kColumns - 1) / kColumns);
+    const uint32_t columns = shape_.query_rows * shape_.group, each = shape_.segment_columns;
+    return shape_.kv_heads * ((columns + each - 1) / each);
   }
   void Cut(size_t kernel);
   void CutLine(size_t kernel, uint64_t begin, uint64_t end, uint32_t segment, uint32_t block);
@@ -115,7 +118,7 @@ absl::Status Builder::Add(const prefixd_cuda_sequence& sequence, uint32_t number
                   " tokens, positions up to ", wanted - 1, " are asked for");
   }
   const uint32_t columns = shape_.query_rows * shape_.group;
-  for (uint32_t column = 0; column < columns; column += kColumns) {
+  for (uint32_t column = 0; column < columns; column += shape_.segment_columns) {
     for (uint32_t head = 0; head < shape_.kv_heads; ++head) {
       list_.segments.push_back({.sequence = number,
                                 .kv_head = head,
@@ -193,8 +196,13 @@ void Builder::NumberParts() {
     for (const Piece& piece : pieces) ++list_.segments[piece.item.segment].parts;
   }
   for (Segment& segment : list_.segments) {
+    if (segment.parts == 1) continue;
     segment.part = list_.parts;
     list_.parts += segment.parts;
+  }
+  uint32_t whole = list_.parts;
+  for (Segment& segment : list_.segments) {
+    if (segment.parts == 1) segment.part = whole++;
   }
   std::vector<uint32_t> given(list_.segments.size());
   for (auto& pieces : pieces_) {
@@ -226,6 +234,11 @@ absl::StatusOr<WorkList> Builder::Finish() {
 absl::StatusOr<WorkList> MakeWorkList(const WorkShape& shape, const std::vector<WorkGrid>& grids,
                                       const prefixd_cuda_sequence* sequences, uint32_t count) {
   if (sequences == nullptr || count == 0) return Refuse("no sequences given");
+  const uint64_t columns = uint64_t{shape.query_rows} * shape.group * shape.kv_heads;
+  if (columns * count > kMostColumns) {
+    return Refuse(count, " sequences of ", columns, " rows times heads are given, at most ",
+                  kMostColumns, " are accepted in all");
+  }
   Builder builder(shape, grids);
   for (uint32_t i = 0; i < count; ++i) PREFIXD_RETURN_IF_ERROR(builder.Add(sequences[i], i));
   return builder.Finish();

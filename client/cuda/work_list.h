@@ -15,6 +15,7 @@ namespace prefixd::cuda {
 
 struct WorkShape {
   uint32_t kv_heads = 0, group = 0, query_rows = 0;
+  uint32_t segment_columns = kColumns;
   uint32_t window = 0, sink_tokens = 0;
   std::vector<PairGeometry> formats;
   // Entry f names the kernel (1, 2, ...) that attends on pages of format f; 0: the generic one.
@@ -35,7 +36,7 @@ struct WorkList {
   std::vector<DevicePage> pages;
   std::vector<Segment> segments;
   std::vector<Share> shares;  // of each kernel
-  uint32_t parts = 0;
+  uint32_t parts = 0;  // that wait for others; those of whole segments have numbers behind them
   uint32_t most_page_tokens = 0;
 };
 

@@ -148,6 +148,26 @@ AttendCase RandomCase(uint32_t seed) {
   return it;
 }
 
+AttendCase RandomPrefillCase(uint32_t seed) {
+  AttendCase it = RandomCase(seed);
+  Draw draw(seed * 2246822519u + 3);
+  if (it.layer.key_dim > 128 && draw.Once(2)) {
+    it.layer.key_dim = it.layer.value_dim = 128;
+    it.formats.assign(1, FastFormat(draw));
+  }
+  it.query_rows = draw.From(9, draw.Once(4) ? 161 : 50);
+  it.group = draw.OneOf({1u, 2u, 3u, 4u, 4u, 7u, 8u, 16u});
+  it.sequences.clear();
+  it.first_positions.clear();
+  for (uint32_t s = 0, count = draw.From(1, 4); s < count; ++s) {
+    const uint32_t tokens = it.query_rows + draw.Below(draw.Once(4) ? 700 : 200);
+    it.sequences.push_back(AnyBlocks(draw, tokens, static_cast<uint32_t>(it.formats.size())));
+    const uint32_t most = tokens - it.query_rows;
+    it.first_positions.push_back(draw.Once(2) ? most : most - std::min(most, draw.Below(70)));
+  }
+  return it;
+}
+
 std::string ToString(const AttendCase& it) {
   std::ostringstream to;
   to << "seed " << it.seed << ": dims " << it.layer.key_dim << "/" << it.layer.value_dim << ", "

@@ -32,17 +32,14 @@ uint32_t CountOfCases() {
 }
 
 // The oracle computes on all cores while the GPU attends.
-TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
-  SKIP_WITHOUT_GPU();
-  const uint32_t cases = CountOfCases();
+void CompareWithOracle(uint32_t cases, AttendCase (*draw)(uint32_t)) {
   const uint32_t ahead = 4 * std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::future<PreparedCase>> coming;
   std::map<std::string, double> worst;
   uint32_t failures = 0;
   for (uint32_t i = 0, next = 0; i < cases && failures < 10; ++i) {
     for (; next < cases && next < i + ahead; ++next) {
-      coming.push_back(
-          std::async(std::launch::async, [next] { return Prepare(RandomCase(next)); }));
+      coming.push_back(std::async(std::launch::async, [=] { return Prepare(draw(next)); }));
     }
     const PreparedCase it = coming[i].get();
     const std::vector<float> got = AttendOnGpu(it);
@@ -58,6 +55,91 @@ TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
   for (const auto& [kind, error] : worst) {
     std::cout << cases << " cases, largest error of " << kind << ": " << error << "\n";
   }
+}
+
+TEST(AttendTest, C7_RandomCasesAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareWithOracle(CountOfCases(), RandomCase);
+}
+
+TEST(AttendTest, C2_RandomCasesOfManyRowsAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareWithOracle(CountOfCases() / 10, RandomPrefillCase);
+}
+
+AttendCase RowsOf(uint32_t rows, std::vector<kernels::BlockShape> blocks) {
+  AttendCase it;
+  it.layer = {.kv_heads = 2, .key_dim = 128, .value_dim = 128};
+  it.formats = {{quant::MlxAffineFormat(8, 64, quant::Dtype::kF16),
+                 quant::MlxAffineFormat(4, 64, quant::Dtype::kF16)},
+                {quant::RawFormat(quant::Dtype::kBf16), quant::RawFormat(quant::Dtype::kBf16)}};
+  it.query_rows = rows;
+  it.group = 4;
+  it.query_dtype = PREFIXD_BF16;
+  uint32_t tokens = 0;
+  for (const auto& block : blocks) tokens += block.tokens;
+  it.sequences = {std::move(blocks)};
+  it.first_positions = {tokens - rows};
+  return it;
+}
+
+TEST(AttendTest, ManyRowsAtTheEdgesAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  using Blocks = std::vector<kernels::BlockShape>;
+  const Blocks full(9, {.tokens = 64, .page_tokens = 64, .format = 0});
+  Blocks partial = full, one = full, mixed = full, window;
+  partial.push_back({.tokens = 37, .page_tokens = 64, .format = 0});
+  one.push_back({.tokens = 1, .page_tokens = 64, .format = 0});
+  mixed.push_back({.tokens = 200, .page_tokens = 256, .format = 1});
+  std::vector<AttendCase> cases = {RowsOf(64, full),    RowsOf(100, partial), RowsOf(33, one),
+                                   RowsOf(150, mixed),  RowsOf(576, full),    RowsOf(9, partial),
+                                   RowsOf(160, partial)};
+  cases.back().window = 70;
+  cases.back().sink_tokens = 5;
+  cases.push_back(RowsOf(2048, Blocks(32, {.tokens = 64, .page_tokens = 64, .format = 0})));
+  cases.back().layer.kv_heads = 1;
+  cases.push_back(RowsOf(17, Blocks(150, {.tokens = 64, .page_tokens = 64, .format = 0})));
+  // Each thread block has more pages than it looks at together.
+  cases.push_back(RowsOf(160, Blocks(540, {.tokens = 8, .page_tokens = 8, .format = 0})));
+  for (const AttendCase& it : cases) {
+    const PreparedCase ready = Prepare(it);
+    EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 5e-4) << ToString(it);
+  }
+}
+
+// bf16 reaches further than the prefill kernel's products, to both sides: such calls are computed
+// by the generic kernel.
+void CompareBeyondF16(float element_scale, uint8_t bits) {
+  AttendCase it = RowsOf(40, {{.tokens = 64, .page_tokens = 64, .format = 0},
+                              {.tokens = 64, .page_tokens = 64, .format = 0}});
+  it.formats = {{quant::MlxAffineFormat(bits, 64, quant::Dtype::kBf16),
+                 quant::MlxAffineFormat(bits, 64, quant::Dtype::kBf16)},
+                {quant::RawFormat(quant::Dtype::kBf16), quant::RawFormat(quant::Dtype::kBf16)}};
+  it.layer.element_scale = element_scale;
+  it.query_scale = 1 / element_scale;
+  for (const uint32_t format : {0u, 1u}) {
+    for (kernels::BlockShape& block : it.sequences[0]) block.format = format;
+    const PreparedCase ready = Prepare(it);
+    EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-5) << element_scale << ", " << format;
+  }
+}
+TEST(AttendTest, ManyRowsOverElementsBeyondF16AreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareBeyondF16(1e6f, 8);
+}
+TEST(AttendTest, ManyRowsOverElementsTooSmallForF16AreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareBeyondF16(1e-6f, 4);
+}
+
+// Later scores are far larger than the first ones: what was summed before is rescaled.
+TEST(AttendTest, ManyRowsWhoseScoresGrowAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  using Blocks = std::vector<kernels::BlockShape>;
+  AttendCase it = RowsOf(200, Blocks(40, {.tokens = 64, .page_tokens = 64, .format = 0}));
+  it.query_scale = 8;
+  const PreparedCase ready = Prepare(it);
+  EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-3) << ToString(it);
 }
 
 // A kernel's limit of shared memory belongs to all attentions that launch it.

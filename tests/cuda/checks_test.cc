@@ -100,8 +100,10 @@ TEST(ChecksTest, AttentionSaysWhatIsWrong) {
   const auto message = [&] { return std::string(CheckShape(options).status().message()); };
   ASSERT_EQ(message(), "");
   EXPECT_EQ(CheckShape(options)->group, 4u);
-  options.query_rows = 9;
-  EXPECT_EQ(message(), "attend: query_rows is 9, must be 1 to 8");
+  options.query_rows = 2048;
+  EXPECT_EQ(message(), "");
+  options.query_rows = 2049;
+  EXPECT_EQ(message(), "attend: query_rows is 2049, must be 1 to 2048");
   options.query_rows = 1;
   options.query_heads = 136;
   EXPECT_EQ(message(),

@@ -22,11 +22,12 @@ struct UnitTokens {
 };
 
 void StoreUnit(const quant::UnitShape& shape, const UnitTokens& which, uint32_t seed,
-               std::byte* unit) {
+               float element_scale, std::byte* unit) {
   for (uint32_t t = 0; t < which.tokens; ++t) {
-    const std::vector<float> row = RandomFloats(
+    std::vector<float> row = RandomFloats(
         shape.dim,
         MixedSeed(seed, which.head, which.first_token + t, shape.side == quant::Side::kValue));
+    for (float& x : row) x *= element_scale;
     quant::QuantizeToken(shape, row, t, unit);
   }
 }
@@ -73,10 +74,10 @@ std::byte* PagedLayer::StoreUnits(const LayerShape& shape, const BlockShape& blo
   std::memset(page, 0xff, bytes);
   std::byte* unit = page;
   for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += key_bytes) {
-    StoreUnit(key, {head, first_token, block.tokens}, seed, unit);
+    StoreUnit(key, {head, first_token, block.tokens}, seed, shape.element_scale, unit);
   }
   for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += value_bytes) {
-    StoreUnit(value, {head, first_token, block.tokens}, seed, unit);
+    StoreUnit(value, {head, first_token, block.tokens}, seed, shape.element_scale, unit);
   }
   return page;
 }

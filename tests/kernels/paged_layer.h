@@ -19,6 +19,7 @@ struct LayerShape {
   uint32_t kv_heads = 1;
   uint32_t key_dim = 64;
   uint32_t value_dim = 64;
+  float element_scale = 1;  // elements' standard deviation
 };
 
 // How some consecutive tokens are stored.

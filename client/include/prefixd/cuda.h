@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_CUDA_ABI_VERSION 2
+#define PREFIXD_CUDA_ABI_VERSION 3
 
 // Returns the library's version. Must be at least PREFIXD_CUDA_ABI_VERSION of the caller's header.
 PREFIXD_API uint32_t prefixd_cuda_abi_version(void);
@@ -274,7 +274,9 @@ typedef struct prefixd_cuda_attention_options {
   size_t size;
   const prefixd_format* formats;  // of the layers
   uint32_t format_count;
-  uint32_t query_rows;   // 1 to 8; 0 = 1
+  // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows of dims up to 128 have a
+  // kernel of their own on Hopper (9.0); elsewhere, and if precise, they take the time of strips.
+  uint32_t query_rows;
   uint32_t query_heads;  // 1 to 16 for each kv head
   uint32_t kv_heads;
   uint32_t key_dim, value_dim;  // multiples of 8, at most 256

@@ -1,0 +1,393 @@
+// How the prefill kernel reads pages: one warp, the loader, finds tiles of tokens and copies their
+// units to shared memory; a warpgroup, the expanders, turns their codes into f16.
+#pragma once
+#include <cstdint>
+
+#include "async_copy.cuh"
+#include "attend_common.cuh"
+#include "attend_prefill.cuh"
+
+namespace prefixd::cuda {
+namespace {
+
+// --- the loader ---
+
+// Units of some formats are copied as a whole, in pieces of 16 bytes.
+__device__ __forceinline__ uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
+  const bool copied = t.codec == kMlxAffine && (t.bits == 8 || t.bits == 4) && t.group == 64 &&
+                      t.dim == 128 && t.layout == kRows && t.dtype != kF32 && page_tokens % 8 == 0;
+  return copied ? t.bits | (t.dtype == kBf16 ? kBf16Parameters : 0) : kFromPage;
+}
+
+// What follows from the format of a page; one page is mostly like the one before.
+struct PageFormat {
+  uint32_t format = ~0u, page_tokens = 0;
+  uint32_t key_bytes = 0, value_bytes = 0;  // of units
+  uint32_t how[2];
+
+  __device__ __forceinline__ bool IsOf(const DevicePage& page) const {
+    return page.format == format && page.page_tokens == page_tokens;
+  }
+  __device__ __forceinline__ void Take(const AttendArguments& a, const DevicePage& page) {
+    const PairGeometry& pair = a.formats[page.format];
+    format = page.format;
+    page_tokens = page.page_tokens;
+    key_bytes = PlacesOf(pair.key, page_tokens).bytes;
+    value_bytes = PlacesOf(pair.value, page_tokens).bytes;
+    how[kKey] = HowToRead(pair.key, page_tokens);
+    how[kValue] = HowToRead(pair.value, page_tokens);
+  }
+};
+
+__device__ __forceinline__ void Copy(uint32_t to, const uint8_t* from, uint32_t bytes,
+                                     uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Codes, scales and biases of a tile, as if its page had kTileTokens tokens. Returns the bytes that
+// will come.
+__device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const StoredTile& tile,
+                                             const uint8_t* unit, uint32_t to, uint32_t barrier) {
+  const uint32_t rows = min(kTileTokens, tile.page_tokens - tile.slot);
+  const uint32_t parameters = rows * t.row_scales;
+  const uint32_t bytes = rows * t.row_codes + 2 * parameters;
+  if (tile.page_tokens == kTileTokens) {
+    Copy(to, unit, bytes, barrier);
+    return bytes;
+  }
+  const UnitPlaces places = PlacesOf(t, tile.page_tokens);
+  Copy(to, unit + tile.slot * t.row_codes, rows * t.row_codes, barrier);
+  to += kTileTokens * t.row_codes;
+  Copy(to, unit + places.scales + tile.slot * t.row_scales, parameters, barrier);
+  to += kTileTokens * t.row_scales;
+  Copy(to, unit + places.biases + tile.slot * t.row_scales, parameters, barrier);
+  return bytes;
+}
+
+// Hands a tile to the expanders when its units have come. Called by one lane.
+__device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredTile& tile,
+                                         PrefillShared& shared, const Rings& rings,
+                                         uint32_t stage) {
+  const uint32_t full = rings.UnitFull(stage);
+  shared.stored[stage] = tile;
+  uint32_t bytes = 0;
+  if (tile.count != 0 && tile.count != kNoMoreTiles) {
+    const PairGeometry& pair = a.formats[tile.format];
+    if (tile.how[kKey] != kFromPage) {
+      bytes += CopyUnit(pair.key, tile, tile.unit[kKey], rings.Unit(stage, kKey), full);
+    }
+    if (tile.how[kValue] != kFromPage) {
+      bytes += CopyUnit(pair.value, tile, tile.unit[kValue], rings.Unit(stage, kValue), full);
+    }
+  }
+  ArriveAndExpect(full, bytes);
+}
+
+// The positions that some row of a segment sees.
+struct SeenPlaces {
+  uint32_t first = 0, last = 0;  // positions of the segment's rows
+
+  __device__ __forceinline__ SeenPlaces(const AttendArguments& a, const Segment& segment) {
+    const uint32_t columns = min(kPrefillColumns, a.query_rows * a.group - segment.column);
+    first = segment.first_position + RowOf(a, segment, 0);
+    last = segment.first_position + RowOf(a, segment, columns - 1);
+  }
+  __device__ __forceinline__ bool Any(const AttendArguments& a, uint32_t position,
+                                      uint32_t count) const {
+    if (position > last) return false;
+    return a.window == 0 || position < a.sink_tokens || position + count - 1 + a.window > first;
+  }
+};
+
+// Called by all lanes of the loader, which see the same.
+__device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShared& shared) {
+  const Rings rings(&shared);
+  const uint32_t lane = threadIdx.x % 32;
+  Place<kUnitStages> at;
+  const auto send = [&](const StoredTile& tile) {
+    Wait(rings.UnitEmpty(at.stage), at.parity ^ 1);
+    if (lane == 0) SendTile(a, tile, shared, rings, at.stage);
+    at.Step();
+  };
+  PageFormat format;
+  StoredTile tile = {};
+  const uint32_t last_item = a.work.firsts[blockIdx.x + 1];
+  for (uint32_t i = a.work.firsts[blockIdx.x]; i < last_item; ++i) {
+    const WorkItem item = a.work.items[i];
+    const SeenPlaces seen(a, a.segments[item.segment]);
+    for (uint32_t p = item.begin; p < item.end; ++p) {
+      const uint32_t k = (p - item.begin) % kPagesAhead;
+      if (k == 0) {
+        __syncwarp();
+        if (p + lane < item.end) shared.pages[lane] = a.pages[p + lane];
+        __syncwarp();
+      }
+      const DevicePage page = shared.pages[k];
+      if (!format.IsOf(page)) format.Take(a, page);
+      const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
+      tile.unit[kKey] = units + item.kv_head * format.key_bytes;
+      tile.unit[kValue] = units + a.kv_heads * format.key_bytes + item.kv_head * format.value_bytes;
+      tile.how[kKey] = format.how[kKey];
+      tile.how[kValue] = format.how[kValue];
+      tile.page_tokens = page.page_tokens;
+      tile.format = page.format;
+      for (tile.slot = 0; tile.slot < page.tokens; tile.slot += kTileTokens) {
+        tile.position = page.first + tile.slot;
+        tile.count = min(kTileTokens, page.tokens - tile.slot);
+        if (seen.Any(a, tile.position, tile.count)) send(tile);
+      }
+    }
+    tile.count = 0;
+    send(tile);
+  }
+  tile.count = kNoMoreTiles;
+  send(tile);
+}
+
+// --- expanders: thread t has token t % 64 of K, or of V ---
+
+__device__ __forceinline__ uint4 ReadShared16(uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ uint32_t ReadShared4(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ __half2 AsHalves(uint32_t x) { return *reinterpret_cast<__half2*>(&x); }
+__device__ __forceinline__ uint32_t AsWord(__half2 x) { return *reinterpret_cast<uint32_t*>(&x); }
+__device__ __forceinline__ uint32_t Bytes(uint32_t a, uint32_t b, uint32_t which) {
+  uint32_t x;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(which));
+  return x;
+}
+
+// The integer n in the low bits of 0x6400 is 1024 + n.
+inline constexpr uint32_t kMagic = 0x64006400u;
+
+// Eight codes of 8 bits, two words.
+__device__ __forceinline__ uint4 Expand8(uint32_t low, uint32_t high, __half2 scale, __half2 bias) {
+  const __half2 magic = AsHalves(kMagic);
+  const uint32_t code[4] = {Bytes(low, kMagic, 0x5150), Bytes(low, kMagic, 0x5352),
+                            Bytes(high, kMagic, 0x5150), Bytes(high, kMagic, 0x5352)};
+  uint32_t x[4];
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    x[i] = AsWord(__hfma2(__hsub2(AsHalves(code[i]), magic), scale, bias));
+  }
+  return make_uint4(x[0], x[1], x[2], x[3]);
+}
+// Eight codes of 4 bits, one word: byte i has channels 2 i and 2 i + 1.
+__device__ __forceinline__ uint4 Expand4(uint32_t word, __half2 scale, __half2 bias) {
+  const __half2 ones = AsHalves(0x2C003C00u), less = AsHalves(0xD400E400u);  // 1/16, 1; -64, -1024
+  uint32_t x[4];
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t both = Bytes(word, kMagic, 0x5050 + i * 0x0101);
+    const __half2 code = __hfma2(AsHalves(both & 0xFFF0FF0Fu), ones, less);
+    x[i] = AsWord(__hfma2(code, scale, bias));
+  }
+  return make_uint4(x[0], x[1], x[2], x[3]);
+}
+
+// Where an expander writes its token: two rows of eight 16-byte chunks of 8 channels, swizzled by
+// the row.
+struct TileRow {
+  uint32_t at, swizzle;
+  __device__ __forceinline__ uint32_t AddressOf(uint32_t chunk) const {
+    return at + chunk / 8 * kHalfTile + (((chunk ^ swizzle) & 7) << 4);
+  }
+};
+__device__ __forceinline__ void WriteShared16(uint32_t to, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
+__device__ __forceinline__ bool TakesOtherHalfFirst(uint32_t token) { return token / 4 % 2 != 0; }
+
+// What tells whether f16 is good enough for an item: bounds of its elements, its largest scale or
+// element, and whether these were rounded to f16.
+struct Fitness {
+  __half2 bound, largest;
+  bool rounded;
+  __device__ __forceinline__ Fitness() {
+    bound = largest = AsHalves(0);
+    rounded = false;
+  }
+  __device__ __forceinline__ void Add(__half2 bounds, __half2 scales, bool was_rounded) {
+    bound = __hmax2_nan(bound, bounds);
+    largest = __hmax2(largest, scales);
+    rounded = rounded || was_rounded;
+  }
+  // f16 has 11 bits down to 2^-14, and steps of 2^-24 below: what was rounded is as good as before
+  // if there are numbers of 2^-13 and more. Called by all lanes.
+  __device__ __forceinline__ bool IsGood() const {
+    const bool finite = __hbeq2(__hmul2(bound, AsHalves(0)), AsHalves(0));
+    const float mine = fmaxf(__low2float(largest), __high2float(largest));
+    const float all = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
+    return finite && (__any_sync(~0u, rounded) == 0 || all >= 0x1p-13f);
+  }
+};
+
+// The parameters of a token's two groups of 64 channels, in the order in which its thread takes
+// them.
+struct Parameters {
+  __half2 scale[2], bias[2];
+};
+
+__device__ __forceinline__ Parameters ReadParameters(uint32_t how, uint32_t at, uint32_t token,
+                                                     bool exists, Fitness& fit) {
+  uint32_t scales = ReadShared4(at + 4 * token);
+  uint32_t biases = ReadShared4(at + kTileTokens * 4 + 4 * token);
+  if (!exists) scales = biases = 0;
+  if ((how & kBf16Parameters) != 0) {
+    scales = Halves(__uint_as_float(scales << 16), __uint_as_float(scales & 0xFFFF0000u));
+    biases = Halves(__uint_as_float(biases << 16), __uint_as_float(biases & 0xFFFF0000u));
+  }
+  const __half2 most = AsHalves((how & kCodes8) != 0 ? 0x5BF85BF8u : 0x4B804B80u);  // 255, 15
+  const __half2 size = __habs2(AsHalves(scales));
+  fit.Add(__hfma2(size, most, __habs2(AsHalves(biases))), size,
+          exists && (how & kBf16Parameters) != 0);
+  const bool other = TakesOtherHalfFirst(token);
+  const uint32_t first = other ? 0x3232 : 0x1010, second = other ? 0x1010 : 0x3232;
+  Parameters p;
+  p.scale[0] = AsHalves(Bytes(scales, 0, first));
+  p.scale[1] = AsHalves(Bytes(scales, 0, second));
+  p.bias[0] = AsHalves(Bytes(biases, 0, first));
+  p.bias[1] = AsHalves(Bytes(biases, 0, second));
+  return p;
+}
+
+// Threads of eight neighbouring tokens read other 16 bytes of their codes at a time, and write
+// other chunks, so that no two meet in a bank: a thread's turn is by which exclusive or its steps
+// differ from those of token 0. The steps of one half of the channels follow those of the other.
+struct Turned {
+  uint32_t from, to[2];
+  // chunks: that 16 bytes of codes become.
+  __device__ __forceinline__ Turned(uint32_t row_at, uint32_t turn, uint32_t chunks,
+                                    const TileRow& row, bool other) {
+    from = row_at ^ turn << 4;
+    const uint32_t at = row.at + ((chunks * turn ^ row.swizzle) % 8 << 4);
+    to[0] = at + (other ? kHalfTile : 0);
+    to[1] = at + (other ? 0 : kHalfTile);
+  }
+  __device__ __forceinline__ void Put(uint32_t chunk, uint4 x) const {
+    WriteShared16(to[chunk / 8] ^ chunk % 8 << 4, x);
+  }
+};
+
+__device__ __forceinline__ void Expand8(uint32_t unit, uint32_t token, const Parameters& p,
+                                        const TileRow& row) {
+  const Turned turned(unit + token * 128, token % 8, 2, row, TakesOtherHalfFirst(token));
+  uint4 x[8];
+#pragma unroll
+  for (uint32_t j = 0; j < 8; ++j) x[j] = ReadShared16(turned.from ^ j << 4);
+#pragma unroll
+  for (uint32_t j = 0; j < 8; ++j) {
+    const __half2 scale = p.scale[j / 4], bias = p.bias[j / 4];
+    turned.Put(2 * j, Expand8(x[j].x, x[j].y, scale, bias));
+    turned.Put(2 * j + 1, Expand8(x[j].z, x[j].w, scale, bias));
+  }
+}
+__device__ __forceinline__ void Expand4(uint32_t unit, uint32_t token, const Parameters& p,
+                                        const TileRow& row) {
+  const Turned turned(unit + token * 64, token / 2 % 4, 4, row, TakesOtherHalfFirst(token));
+  uint4 x[4];
+#pragma unroll
+  for (uint32_t j = 0; j < 4; ++j) x[j] = ReadShared16(turned.from ^ j << 4);
+#pragma unroll
+  for (uint32_t j = 0; j < 4; ++j) {
+    const __half2 scale = p.scale[j / 2], bias = p.bias[j / 2];
+    turned.Put(4 * j, Expand4(x[j].x, scale, bias));
+    turned.Put(4 * j + 1, Expand4(x[j].y, scale, bias));
+    turned.Put(4 * j + 2, Expand4(x[j].z, scale, bias));
+    turned.Put(4 * j + 3, Expand4(x[j].w, scale, bias));
+  }
+}
+
+// Any format, eight channels at a time, from device memory. Returns the largest element, or
+// infinity if one is no number.
+__device__ __noinline__ float ExpandSlowly(const TensorGeometry& t, const StoredTile& tile,
+                                           const uint8_t* unit, uint32_t token, TileRow row) {
+  const UnitPlaces places = PlacesOf(t, tile.page_tokens);
+  float largest = 0;
+#pragma unroll 1
+  for (uint32_t chunk = 0; chunk < kMostPrefillDim / kOctet; ++chunk) {
+    float x[8] = {};
+    if (token < tile.count && chunk * kOctet < t.dim) {
+      ReadOctet<false>(t, places, unit, tile.slot + token, chunk * kOctet, x);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 8; ++k) {
+      largest = x[k] == x[k] ? fmaxf(largest, fabsf(x[k])) : INFINITY;
+    }
+    WriteShared16(row.AddressOf(chunk), make_uint4(Halves(x[0], x[1]), Halves(x[2], x[3]),
+                                                   Halves(x[4], x[5]), Halves(x[6], x[7])));
+  }
+  return largest;
+}
+
+__device__ __forceinline__ void ExpandTile(const AttendArguments& a, const StoredTile& tile,
+                                           uint32_t side, uint32_t unit, uint32_t to,
+                                           Fitness& fit) {
+  const uint32_t token = threadIdx.x % kTileTokens;
+  const TileRow row = {to + token * 128, token % 8};
+  const uint32_t how = tile.how[side];
+  const bool exists = token < tile.count;
+  if (how == kFromPage) {
+    const PairGeometry& pair = a.formats[tile.format];
+    const TensorGeometry& t = side == kKey ? pair.key : pair.value;
+    const float largest = ExpandSlowly(t, tile, tile.unit[side], token, row);
+    const __half2 rounded = __float2half2_rn(largest);
+    fit.Add(rounded, rounded, exists);
+    return;
+  }
+  if ((how & kCodes8) != 0) {
+    const uint32_t parameters = unit + kTileTokens * 128;
+    Expand8(unit, token, ReadParameters(how, parameters, token, exists, fit), row);
+  } else {
+    const uint32_t parameters = unit + kTileTokens * 64;
+    Expand4(unit, token, ReadParameters(how, parameters, token, exists, fit), row);
+  }
+}
+
+__device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillShared& shared) {
+  const Rings rings(&shared);
+  const uint32_t side = threadIdx.x / kTileTokens % 2;
+  Place<kUnitStages> from;
+  Place<kStages> to;
+  Fitness fit;
+  for (;;) {
+    Wait(rings.UnitFull(from.stage), from.parity);
+    const StoredTile& tile = shared.stored[from.stage];
+    const uint32_t position = tile.position, count = tile.count;
+    if (count == kNoMoreTiles) return;
+    Wait(rings.TileEmpty(to.stage, side), to.parity ^ 1);
+    if (count != 0) {
+      ExpandTile(a, tile, side, rings.Unit(from.stage, side),
+                 rings.Key(to.stage) + side * kTileBytes, fit);
+    } else {
+      if (!fit.IsGood()) *a.unfit = 1;
+      fit = Fitness();
+    }
+    if (threadIdx.x % kWarpgroup == 0) shared.tile[to.stage] = {position, count};
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    ArriveOnce(rings.UnitEmpty(from.stage));
+    ArriveOnce(rings.TileFull(to.stage, side));
+    from.Step();
+    to.Step();
+  }
+}
+
+}  // namespace
+}  // namespace prefixd::cuda
