@@ -82,6 +82,14 @@ class ContainersTest(unittest.TestCase):
         self.assertTrue(context["runAsNonRoot"] and context["readOnlyRootFilesystem"])
         self.assertEqual((context["allowPrivilegeEscalation"], context["capabilities"]), (False, {"drop": ["ALL"]}))
 
+    def test_an_image_depends_on_the_packages_that_it_mounts(self) -> None:
+        """podman keeps a layer that mounts packages although they have changed, unless something of them was copied before."""
+        stages = (_DEPLOY / "Containerfile").read_text().split("\nFROM ")
+        mounting = [stage for stage in stages if "--mount=" in stage]
+        self.assertEqual(len(mounting), 2)
+        for stage in mounting:
+            self.assertIn("COPY --from=summed /packages/SHA256SUMS ", stage.partition("RUN --mount=type=bind,from=summed,")[0])
+
     def test_engines_share_the_sockets_folder_and_the_group_and_prefixd_the_arena_with_the_host(self) -> None:
         of_daemon = {each["name"]: each["hostPath"]["path"] for each in pods()["prefixd"]["volumes"]}
         self.assertTrue(of_daemon["arena"].startswith("/dev/shm/"))
