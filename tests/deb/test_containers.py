@@ -88,7 +88,9 @@ class ContainersTest(unittest.TestCase):
         mounting = [stage for stage in stages if "--mount=" in stage]
         self.assertEqual(len(mounting), 2)
         for stage in mounting:
-            self.assertIn("COPY --from=summed /packages/SHA256SUMS ", stage.partition("RUN --mount=type=bind,from=summed,")[0])
+            before, mounts, _ = stage.partition("RUN --mount=type=bind,from=summed,")
+            self.assertTrue(mounts, stage)
+            self.assertIn("COPY --from=summed /packages/SHA256SUMS ", before)
 
     def test_engines_share_the_sockets_folder_and_the_group_and_prefixd_the_arena_with_the_host(self) -> None:
         of_daemon = {each["name"]: each["hostPath"]["path"] for each in pods()["prefixd"]["volumes"]}
