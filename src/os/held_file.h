@@ -31,8 +31,8 @@ class HeldFile {
   bool Take(int fd);
 
  private:
-  int fd_ = -1;           // portable
-  void* page_ = nullptr;  // linux
+  [[maybe_unused]] int fd_ = -1;           // portable
+  [[maybe_unused]] void* page_ = nullptr;  // linux
   pid_t owner_ = -1;
 };
 
@@ -52,7 +52,7 @@ class HeldMapping {
   std::byte* data() const { return base_; }
 
  private:
-  int fd_ = -1;  // portable
+  [[maybe_unused]] int fd_ = -1;  // portable
   std::byte* base_ = nullptr;
   uint64_t bytes_ = 0;
   pid_t owner_ = -1;

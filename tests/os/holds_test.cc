@@ -183,6 +183,35 @@ TEST_F(HoldsTest, T5AChildHasNeitherTheHoldNorTheMapping) {
   for (const int end : {go[0], go[1], begun[0], begun[1]}) close(end);
 }
 
+TEST_F(HoldsTest, AChildsOwnFilesAndMappingsReachItsChild) {
+  HeldFile file;
+  HeldMapping mapping;
+  const int held = OpenHeld();
+  ASSERT_TRUE(file.Take(held));
+  ASSERT_EQ(mapping.Map(OpenHeld(), 4096, HeldMapping::Access::kRead), nullptr);
+  const int status = InChild([&] {
+    // In the places of what the fork took away.
+    if (dup2(fd_, held) != held) return 1;
+    auto* const at = static_cast<char*>(mmap(mapping.data(), 4096, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    *at = 5;
+    return InChild([&] { return fcntl(held, F_GETFD) >= 0 && *at == 5 ? 0 : 2; });
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(HoldsTest, AChildHoldsWhatItTookItself) {
+  HeldFile parents;
+  ASSERT_TRUE(parents.Take(OpenHeld()));
+  const int status = InChild([&] {
+    HeldFile own;
+    if (!own.Take(OpenHeld()) || !IsHeld(fd_)) return 1;
+    return InChild([&] { return 0; });
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(IsHeld(fd_));
+}
+
 TEST_F(HoldsTest, AFileOpensAgainAsADescriptionOfItsOwn) {
   ASSERT_EQ(pwrite(fd_, "text", 4, 0), 4);
   const int fd = OpenAgain(fd_, AT_FDCWD, path_, O_RDONLY);

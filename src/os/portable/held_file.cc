@@ -17,6 +17,7 @@ struct State {
   std::mutex mutex;  // guards what follows
   std::set<int> files;
   std::set<std::pair<void*, size_t>> mappings;
+  bool is_parents = false;  // a fork closed all of it here
   bool has_handlers = false;
 };
 
@@ -36,11 +37,25 @@ State& TheState() {
 // The thread that forks holds the mutex across the fork and releases it on both sides.
 void Prepare() { TheState().mutex.lock(); }
 void InParent() { TheState().mutex.unlock(); }
-// Allocates and frees nothing: another thread may have been in the heap.
+// Allocates and frees nothing: another thread may have been in the heap. So what is listed stays
+// listed, and a child's own child must leave it alone: something else may be there.
 void InChild() {
-  for (const int fd : TheState().files) close(fd);
-  for (const auto& [base, bytes] : TheState().mappings) munmap(base, bytes);
-  TheState().mutex.unlock();
+  State& state = TheState();
+  if (!std::exchange(state.is_parents, true)) {
+    for (const int fd : state.files) close(fd);
+    for (const auto& [base, bytes] : state.mappings) munmap(base, bytes);
+  }
+  state.mutex.unlock();
+}
+
+// Makes the lists those of this process. Requires: the mutex.
+State& OwnState() {
+  State& state = TheState();
+  if (std::exchange(state.is_parents, false)) {
+    state.files.clear();
+    state.mappings.clear();
+  }
+  return state;
 }
 
 // Closes in the process that opened it. A child's copy was closed by the fork, and its number may
@@ -60,11 +75,12 @@ HeldFile::~HeldFile() { CloseFile(fd_, owner_); }
 
 bool HeldFile::Take(int fd) {
   const std::lock_guard<std::mutex> lock(TheState().mutex);
-  TheState().files.insert(fd);
+  State& state = OwnState();
+  state.files.insert(fd);
   fd_ = fd;
   owner_ = getpid();
-  if (!TheState().has_handlers) errno = ENOMEM;
-  return TheState().has_handlers;
+  if (!state.has_handlers) errno = ENOMEM;
+  return state.has_handlers;
 }
 
 HeldMapping::~HeldMapping() {
@@ -79,16 +95,17 @@ HeldMapping::~HeldMapping() {
 const char* HeldMapping::Map(int fd, uint64_t bytes, Access access) {
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   const std::lock_guard<std::mutex> lock(TheState().mutex);
-  TheState().files.insert(fd);
+  State& state = OwnState();
+  state.files.insert(fd);
   fd_ = fd;
   owner_ = getpid();
   void* const base = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return "mmap";
-  TheState().mappings.insert({base, bytes});
+  state.mappings.insert({base, bytes});
   base_ = static_cast<std::byte*>(base);
   bytes_ = bytes;
-  if (!TheState().has_handlers) errno = ENOMEM;
-  return TheState().has_handlers ? nullptr : "pthread_atfork";
+  if (!state.has_handlers) errno = ENOMEM;
+  return state.has_handlers ? nullptr : "pthread_atfork";
 }
 
 void HeldMapping::MakeLarge() {}
