@@ -1,5 +1,7 @@
 #include "os/machine.h"
 
+#include <sys/resource.h>
+
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +41,17 @@ TEST(RandomTest, EveryByteIsDrawnAnew) {
   ASSERT_TRUE(RandomBytes(second));
   EXPECT_NE(first, second);
   EXPECT_TRUE(RandomBytes({}));
+}
+
+TEST(RandomTest, NoDescriptorIsNeeded) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::array<std::byte, 1000> bytes{};
+  const bool drawn = RandomBytes(bytes);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(drawn);
 }
 
 TEST_F(MachineTest, MemoryAndSwapAreInBytes) {

@@ -1,23 +1,23 @@
 #include "os/machine.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace prefixd::os {
 
 bool RandomBytes(std::span<std::byte> bytes) {
-  const int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  constexpr size_t kMost = 256;  // of one call
   while (!bytes.empty()) {
-    const ssize_t got = read(fd, bytes.data(), bytes.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    bytes = bytes.subspan(static_cast<size_t>(got));
+    const size_t piece = std::min(bytes.size(), kMost);
+    if (getentropy(bytes.data(), piece) == 0) {
+      bytes = bytes.subspan(piece);
+    } else if (errno != EINTR) {
+      return false;
+    }
   }
-  close(fd);
-  return bytes.empty();
+  return true;
 }
 
 }  // namespace prefixd::os
