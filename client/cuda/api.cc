@@ -314,6 +314,24 @@ prefixd_cuda_attention* prefixd_cuda_attention_new(prefixd_cuda* cuda,
   });
 }
 
+uint32_t prefixd_cuda_attention_rows(prefixd_cuda* cuda,
+                                     const prefixd_cuda_attention_options* options) {
+  return Guarded<uint32_t>(0, [&]() -> uint32_t {
+    prefixd_cuda_attention_options with;
+    if (!Take(options, &with)) return 0;
+    if (cuda == nullptr) {
+      Refuse("attend: no context given");
+      return 0;
+    }
+    const auto rows = QuickRows(cuda->context->facts(), with);
+    if (!rows.ok()) {
+      Tell(rows.status());
+      return 0;
+    }
+    return *rows;
+  });
+}
+
 void prefixd_cuda_attention_free(prefixd_cuda_attention* attention) {
   Freeing([&] { delete attention; });
 }

@@ -102,6 +102,19 @@ inline constexpr uint32_t kMostPrefillDim = 128;
 constexpr bool HasPrefill(uint32_t major, uint32_t minor, uint32_t key_dim, uint32_t value_dim) {
   return major == 9 && minor == 0 && key_dim <= kMostPrefillDim && value_dim <= kMostPrefillDim;
 }
+// How it reads K or V of a page. Formats of kFromPage are read element by element, which is slow.
+enum : uint32_t { kFromPage = 0, kRawRows = 2, kCodes4 = 4, kCodes8 = 8, kBf16Numbers = 16 };
+PREFIXD_BOTH uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
+  const uint32_t numbers = t.dtype == kBf16 ? +kBf16Numbers : 0;
+  if (t.layout != kRows || t.dtype == kF32) return kFromPage;
+  if (t.codec == kRaw) return kRawRows | numbers;
+  const bool copied = t.codec == kMlxAffine && (t.bits == 8 || t.bits == 4) && t.group == 64 &&
+                      t.dim == kMostPrefillDim && page_tokens % 8 == 0;
+  return copied ? t.bits | numbers : kFromPage;
+}
+inline bool IsReadQuickly(const PairGeometry& pair) {
+  return HowToRead(pair.key, 64) != kFromPage && HowToRead(pair.value, 64) != kFromPage;
+}
 cudaError_t PreparePrefill();
 // Segments have kPrefillColumns columns; a part is [16][256] float4 of sums, in the order of its
 // threads, and [column] weights.

@@ -159,14 +159,11 @@ __device__ __forceinline__ void ConsumersMeet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
 }
 
-// How the expanders read K or V of a tile.
-enum : uint32_t { kFromPage = 0, kCodes4 = 4, kCodes8 = 8, kBf16Parameters = 16 };
-
 // Tokens of a page as they are stored: what the loader hands to the expanders.
 struct StoredTile {
   uint32_t position;       // of its first token
   uint32_t count;          // of tokens; 0: the item ends
-  uint32_t how[2];         // K and V: kFromPage, or the bits of the codes that are in the stage
+  uint32_t how[2];         // to read K and V; codes are in the stage
   const uint8_t* unit[2];  // of K and V in device memory
   uint32_t slot;           // of its first token in the page
   uint32_t page_tokens;

@@ -12,13 +12,6 @@ namespace {
 
 // --- the loader ---
 
-// Units of some formats are copied as a whole, in pieces of 16 bytes.
-__device__ __forceinline__ uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
-  const bool copied = t.codec == kMlxAffine && (t.bits == 8 || t.bits == 4) && t.group == 64 &&
-                      t.dim == 128 && t.layout == kRows && t.dtype != kF32 && page_tokens % 8 == 0;
-  return copied ? t.bits | (t.dtype == kBf16 ? kBf16Parameters : 0) : kFromPage;
-}
-
 // What follows from the format of a page; one page is mostly like the one before.
 struct PageFormat {
   uint32_t format = ~0u, page_tokens = 0;
@@ -68,6 +61,8 @@ __device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const Stor
   return bytes;
 }
 
+__device__ __forceinline__ bool IsCopied(uint32_t how) { return (how & (kCodes8 | kCodes4)) != 0; }
+
 // Hands a tile to the expanders when its units have come. Called by one lane.
 __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredTile& tile,
                                          PrefillShared& shared, const Rings& rings,
@@ -77,10 +72,10 @@ __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredT
   uint32_t bytes = 0;
   if (tile.count != 0 && tile.count != kNoMoreTiles) {
     const PairGeometry& pair = a.formats[tile.format];
-    if (tile.how[kKey] != kFromPage) {
+    if (IsCopied(tile.how[kKey])) {
       bytes += CopyUnit(pair.key, tile, tile.unit[kKey], rings.Unit(stage, kKey), full);
     }
-    if (tile.how[kValue] != kFromPage) {
+    if (IsCopied(tile.how[kValue])) {
       bytes += CopyUnit(pair.value, tile, tile.unit[kValue], rings.Unit(stage, kValue), full);
     }
   }
@@ -171,6 +166,10 @@ __device__ __forceinline__ uint32_t Bytes(uint32_t a, uint32_t b, uint32_t which
   return x;
 }
 
+__device__ __forceinline__ uint32_t HalvesOfBf16(uint32_t pair) {
+  return Halves(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+}
+
 // The integer n in the low bits of 0x6400 is 1024 + n.
 inline constexpr uint32_t kMagic = 0x64006400u;
 
@@ -250,14 +249,14 @@ __device__ __forceinline__ Parameters ReadParameters(uint32_t how, uint32_t at, 
   uint32_t scales = ReadShared4(at + 4 * token);
   uint32_t biases = ReadShared4(at + kTileTokens * 4 + 4 * token);
   if (!exists) scales = biases = 0;
-  if ((how & kBf16Parameters) != 0) {
-    scales = Halves(__uint_as_float(scales << 16), __uint_as_float(scales & 0xFFFF0000u));
-    biases = Halves(__uint_as_float(biases << 16), __uint_as_float(biases & 0xFFFF0000u));
+  if ((how & kBf16Numbers) != 0) {
+    scales = HalvesOfBf16(scales);
+    biases = HalvesOfBf16(biases);
   }
   const __half2 most = AsHalves((how & kCodes8) != 0 ? 0x5BF85BF8u : 0x4B804B80u);  // 255, 15
   const __half2 size = __habs2(AsHalves(scales));
   fit.Add(__hfma2(size, most, __habs2(AsHalves(biases))), size,
-          exists && (how & kBf16Parameters) != 0);
+          exists && (how & kBf16Numbers) != 0);
   const bool other = TakesOtherHalfFirst(token);
   const uint32_t first = other ? 0x3232 : 0x1010, second = other ? 0x1010 : 0x3232;
   Parameters p;
@@ -315,10 +314,38 @@ __device__ __forceinline__ void Expand4(uint32_t unit, uint32_t token, const Par
   }
 }
 
-// Any format, eight channels at a time, from device memory. Returns the largest element, or
-// infinity if one is no number.
-__device__ __noinline__ float ExpandSlowly(const TensorGeometry& t, const StoredTile& tile,
-                                           const uint8_t* unit, uint32_t token, TileRow row) {
+// Raw elements of 16 bits in rows. A thread asks for 64 channels at a time.
+__device__ __forceinline__ float ExpandRaw(const TensorGeometry& t, const uint8_t* from,
+                                           bool exists, const TileRow& row) {
+  constexpr uint32_t kAtOnce = 8;
+  __half2 largest = AsHalves(0);
+#pragma unroll 1
+  for (uint32_t first = 0; first < kMostPrefillDim / kOctet; first += kAtOnce) {
+    uint4 x[kAtOnce];
+#pragma unroll
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t chunk = first + j;
+      x[j] = exists && chunk * kOctet < t.dim ? __ldg(reinterpret_cast<const uint4*>(from) + chunk)
+                                              : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      uint32_t words[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) {
+        if (t.dtype == kBf16) words[k] = HalvesOfBf16(words[k]);
+        largest = __hmax2_nan(largest, __habs2(AsHalves(words[k])));
+      }
+      WriteShared16(row.AddressOf(first + j), make_uint4(words[0], words[1], words[2], words[3]));
+    }
+  }
+  return __half2float(__hmax_nan(__low2half(largest), __high2half(largest)));
+}
+
+// Any format, eight channels at a time.
+__device__ __forceinline__ float ExpandSlowly(const TensorGeometry& t, const StoredTile& tile,
+                                              const uint8_t* unit, uint32_t token,
+                                              const TileRow& row) {
   const UnitPlaces places = PlacesOf(t, tile.page_tokens);
   float largest = 0;
 #pragma unroll 1
@@ -337,6 +364,17 @@ __device__ __noinline__ float ExpandSlowly(const TensorGeometry& t, const Stored
   return largest;
 }
 
+// From device memory. Returns the largest element, or what is none of f16's. A function of its own:
+// what it needs of registers would slow the expanders of codes.
+__device__ __noinline__ float ExpandFromPage(const TensorGeometry& t, const StoredTile& tile,
+                                             const uint8_t* unit, uint32_t token, TileRow row) {
+  if ((HowToRead(t, tile.page_tokens) & kRawRows) == 0) {
+    return ExpandSlowly(t, tile, unit, token, row);
+  }
+  const uint8_t* from = unit + size_t{tile.slot + token} * t.row_codes;
+  return ExpandRaw(t, from, token < tile.count, row);
+}
+
 __device__ __forceinline__ void ExpandTile(const AttendArguments& a, const StoredTile& tile,
                                            uint32_t side, uint32_t unit, uint32_t to,
                                            Fitness& fit) {
@@ -344,10 +382,10 @@ __device__ __forceinline__ void ExpandTile(const AttendArguments& a, const Store
   const TileRow row = {to + token * 128, token % 8};
   const uint32_t how = tile.how[side];
   const bool exists = token < tile.count;
-  if (how == kFromPage) {
+  if (!IsCopied(how)) {
     const PairGeometry& pair = a.formats[tile.format];
     const TensorGeometry& t = side == kKey ? pair.key : pair.value;
-    const float largest = ExpandSlowly(t, tile, tile.unit[side], token, row);
+    const float largest = ExpandFromPage(t, tile, tile.unit[side], token, row);
     const __half2 rounded = __float2half2_rn(largest);
     fit.Add(rounded, rounded, exists);
     return;

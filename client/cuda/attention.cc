@@ -66,6 +66,15 @@ absl::StatusOr<WorkShape> CheckShape(const prefixd_cuda_attention_options& optio
   return shape;
 }
 
+absl::StatusOr<uint32_t> QuickRows(const prefixd_cuda_facts& facts,
+                                   const prefixd_cuda_attention_options& options) {
+  PREFIXD_ASSIGN_OR_RETURN(const WorkShape shape, CheckShape(options));
+  const bool quick = options.precise == 0 &&
+                     HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim) &&
+                     std::all_of(shape.formats.begin(), shape.formats.end(), IsReadQuickly);
+  return quick ? kMostQueryRows : kMostDecodeRows;
+}
+
 absl::StatusOr<std::unique_ptr<Attention>> Attention::New(
     Context* context, const prefixd_cuda_attention_options& options) {
   PREFIXD_ASSIGN_OR_RETURN(WorkShape shape, CheckShape(options));

@@ -21,6 +21,11 @@ namespace prefixd::cuda {
 // Refuses options that are impossible or that no kernel has; else returns their shape.
 absl::StatusOr<WorkShape> CheckShape(const prefixd_cuda_attention_options& options);
 
+// Returns how many query rows a call on such a GPU attends on at full speed, whatever query_rows of
+// the options is. Refuses what CheckShape() refuses.
+absl::StatusOr<uint32_t> QuickRows(const prefixd_cuda_facts& facts,
+                                   const prefixd_cuda_attention_options& options);
+
 class Attention {
  public:
   static absl::StatusOr<std::unique_ptr<Attention>> New(

@@ -99,6 +99,9 @@ TEST(AttendTest, ManyRowsAtTheEdgesAreLikeTheScalarOracle) {
   cases.push_back(RowsOf(2048, Blocks(32, {.tokens = 64, .page_tokens = 64, .format = 0})));
   cases.back().layer.kv_heads = 1;
   cases.push_back(RowsOf(17, Blocks(150, {.tokens = 64, .page_tokens = 64, .format = 0})));
+  Blocks raw(3, {.tokens = 256, .page_tokens = 256, .format = 1});
+  raw.push_back({.tokens = 100, .page_tokens = 256, .format = 1});
+  cases.push_back(RowsOf(300, raw));
   // Each thread block has more pages than it looks at together.
   cases.push_back(RowsOf(160, Blocks(540, {.tokens = 8, .page_tokens = 8, .format = 0})));
   for (const AttendCase& it : cases) {

@@ -88,15 +88,42 @@ TEST(ChecksTest, QuantizeSaysWhatIsWrong) {
   EXPECT_EQ(message(), "quantize: kv_heads is 0, must be 1 to 1024");
 }
 
-TEST(ChecksTest, AttentionSaysWhatIsWrong) {
-  const prefixd_format format = CFormat(quant::KvFormat{Mlx(8), Mlx(4)});
+prefixd_cuda_attention_options OptionsOf(const prefixd_format* formats, uint32_t count) {
   prefixd_cuda_attention_options options = PREFIXD_INIT(prefixd_cuda_attention_options);
-  options.formats = &format;
-  options.format_count = 1;
+  options.formats = formats;
+  options.format_count = count;
   options.query_heads = 32;
   options.kv_heads = 8;
   options.key_dim = options.value_dim = 128;
   options.scale = 0.1f;
+  return options;
+}
+
+TEST(ChecksTest, ManyRowsAreQuickOnHopperWhereAllFormatsAreReadQuickly) {
+  prefixd_cuda_facts hopper = {}, other = {};
+  hopper.major = 9;
+  other.major = 10;
+  const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kBf16);
+  const prefixd_format quick[] = {CFormat(quant::KvFormat{Mlx(8), Mlx(4)}),
+                                  CFormat(quant::KvFormat{raw, raw})};
+  prefixd_format slow[] = {quick[0], quick[1]};
+  slow[1].key = CFormat(quant::KvFormat{Mlx(6), Mlx(4)}).key;
+  prefixd_cuda_attention_options options = OptionsOf(quick, 2);
+  EXPECT_EQ(*QuickRows(hopper, options), 2048u);
+  EXPECT_EQ(*QuickRows(other, options), 8u);
+  EXPECT_EQ(*QuickRows(hopper, OptionsOf(slow, 2)), 8u);
+  slow[1].key = quick[0].key;
+  slow[1].key.layout = PREFIXD_TILED;
+  EXPECT_EQ(*QuickRows(hopper, OptionsOf(slow, 2)), 8u);
+  options.precise = 1;
+  EXPECT_EQ(*QuickRows(hopper, options), 8u);
+  options.kv_heads = 0;
+  EXPECT_FALSE(QuickRows(hopper, options).ok());
+}
+
+TEST(ChecksTest, AttentionSaysWhatIsWrong) {
+  const prefixd_format format = CFormat(quant::KvFormat{Mlx(8), Mlx(4)});
+  prefixd_cuda_attention_options options = OptionsOf(&format, 1);
   const auto message = [&] { return std::string(CheckShape(options).status().message()); };
   ASSERT_EQ(message(), "");
   EXPECT_EQ(CheckShape(options)->group, 4u);

@@ -296,6 +296,13 @@ PREFIXD_API prefixd_cuda_attention* prefixd_cuda_attention_new(
     prefixd_cuda* cuda, const prefixd_cuda_attention_options* options);
 PREFIXD_API void prefixd_cuda_attention_free(prefixd_cuda_attention* attention);
 
+// Returns how many query rows one call attends on at full speed with these options, whatever their
+// query_rows: 2048 where the kernel for many rows reads all of their formats quickly (MLX's 8 and 4
+// bits in groups of 64 of dim 128, and raw elements of 16 bits, all in rows), else 8, and 0 if the
+// options are refused. Since version 3.
+PREFIXD_API uint32_t prefixd_cuda_attention_rows(prefixd_cuda* cuda,
+                                                 const prefixd_cuda_attention_options* options);
+
 typedef struct prefixd_cuda_sequence {
   const prefixd_block* blocks;  // `units` in memory of the GPU's; NULL where no row sees the block
   size_t block_count;

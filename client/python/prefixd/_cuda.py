@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from ._abi import Block, Format, PageName, Planes, TensorFormat, _Sized
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Options(_Sized):
@@ -214,6 +214,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (POINTER(TensorFormat), c_uint32, c_uint32, c_void_p, POINTER(Planes)),
     ),
     "attention_new": (_HANDLE, (_HANDLE, _STRUCT)),
+    "attention_rows": (c_uint32, (_HANDLE, _STRUCT)),
     "attention_free": (None, (_HANDLE,)),
     "attention_set": (c_int32, (_HANDLE, POINTER(Sequence), c_uint32, c_void_p)),
     "attend": (
@@ -247,6 +248,7 @@ class Library:
     unit_bytes: Callable[..., int]
     planes: Callable[..., int]
     attention_new: Callable[..., int | None]
+    attention_rows: Callable[..., int]
     attention_free: Callable[..., None]
     attention_set: Callable[..., int]
     attend: Callable[..., int]

@@ -24,7 +24,7 @@ from ._tensors import DTYPES, formats_of
 
 _NOT_IN_THE_ARENA = 2**64 - 1
 _WORDS = ctypes.sizeof(_abi.Block) // 8  # of a block in a tensor of int64
-_MOST_ROWS = 8  # of queries in one call of the GPU's
+_DECODE_ROWS = 8  # that each kernel of the GPU's takes in one call
 _UNIT_BYTES = 128  # a page begins at a multiple of it, and each head's unit is one
 _MOST_PAGE_TOKENS, _LEAST_PAGE_TOKENS = 1024, 64
 _SHAPES = 64  # of attentions that a process keeps ready on GPUs
@@ -111,10 +111,11 @@ def _(
     entries = ctypes.cast(blocks.data_ptr(), ctypes.POINTER(_abi.Block))
     with torch.cuda.device(on.device):
         stream = torch.cuda.current_stream().cuda_stream
-        for begin in range(0, rows, _MOST_ROWS):
-            end = min(begin + _MOST_ROWS, rows)
-            shape = (end - begin, heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens)
-            attention = _attention(on, stream, tuple(formats), shape)
+        shape = (heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens)
+        at_once = _rows_at_once(on, tuple(formats), shape)
+        for begin in range(0, rows, at_once):
+            end = min(begin + at_once, rows)
+            attention = _attention(on, stream, tuple(formats), end - begin, shape)
             attention(
                 _cuda.Sequence(
                     blocks=entries, block_count=len(blocks), first_position=first_position + begin
@@ -125,28 +126,43 @@ def _(
     return out
 
 
+def _options(
+    formats: tuple[int, ...], rows: int, shape: tuple[Any, ...]
+) -> _cuda.AttentionOptions:
+    heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens = shape
+    words = (ctypes.c_int64 * len(formats))(*formats)
+    return _cuda.AttentionOptions(
+        formats=ctypes.cast(words, ctypes.POINTER(_abi.Format)),
+        format_count=len(formats) // 2,
+        query_rows=rows,
+        query_heads=heads,
+        kv_heads=kv_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        scale=scale,
+        window=window,
+        sink_tokens=sink_tokens,
+    )
+
+
+@functools.lru_cache(maxsize=_SHAPES)
+def _rows_at_once(on: Gpu, formats: tuple[int, ...], shape: tuple[Any, ...]) -> int:
+    """Returns how many rows one call attends on at full speed."""
+    rows = on.lib.attention_rows(on.pointer, ctypes.byref(_options(formats, 1, shape)))
+    if not rows:
+        raise Error(on.lib.error())
+    return rows
+
+
 class _Attention:
     """One shape of attention on one stream of a GPU."""
 
     def __init__(
-        self, on: Gpu, stream: int, formats: tuple[int, ...], shape: tuple[Any, ...]
+        self, on: Gpu, stream: int, formats: tuple[int, ...], rows: int, shape: tuple[Any, ...]
     ) -> None:
         self._on, self._stream = on, stream
         self._lock = threading.Lock()
-        rows, heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens = shape
-        words = (ctypes.c_int64 * len(formats))(*formats)
-        options = _cuda.AttentionOptions(
-            formats=ctypes.cast(words, ctypes.POINTER(_abi.Format)),
-            format_count=len(formats) // 2,
-            query_rows=rows,
-            query_heads=heads,
-            kv_heads=kv_heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            scale=scale,
-            window=window,
-            sink_tokens=sink_tokens,
-        )
+        options = _options(formats, rows, shape)
         self._pointer = on.lib.attention_new(on.pointer, ctypes.byref(options))
         if not self._pointer:
             raise Error(on.lib.error())
@@ -170,9 +186,9 @@ class _Attention:
 
 @functools.lru_cache(maxsize=_SHAPES)
 def _attention(
-    on: Gpu, stream: int, formats: tuple[int, ...], shape: tuple[Any, ...]
+    on: Gpu, stream: int, formats: tuple[int, ...], rows: int, shape: tuple[Any, ...]
 ) -> _Attention:
-    return _Attention(on, stream, formats, shape)
+    return _Attention(on, stream, formats, rows, shape)
 
 
 class Table:
@@ -235,6 +251,18 @@ class Table:
             found = [page.sides[at][:, : page.tokens] for page in self._own]
             sides.append(torch.cat([empty, *found], dim=1))
         return sides[0], sides[1]
+
+    def is_quick(self, query: torch.Tensor, scale: float) -> bool:
+        """Returns whether attend() is the fastest way for this query: always on the CPU; on a GPU up
+        to 8 rows, and any number where its kernel for many rows reads all formats quickly. Raises
+        Error if the kernels cannot attend."""
+        if self._pages is None:
+            return True
+        rows, heads, dim = query.shape
+        sides = (heads, self._key.heads, dim, self._value.dim)
+        shape = (*sides, scale, self._window, self._sinks)
+        most = _rows_at_once(gpu(self.device), tuple(self._formats), shape)
+        return rows <= _DECODE_ROWS or most > _DECODE_ROWS
 
     def attend(self, query: torch.Tensor, scale: float) -> torch.Tensor:
         """Returns the attention [rows, heads, value_dim] of the last rows of the sequence, of a

@@ -19,7 +19,6 @@ log = logging.getLogger("prefixd.transformers")
 
 NAME = "prefixd"
 _CHANGES_SCORES = ("softcap", "s_aux", "sinks", "position_bias", "head_mask")
-_MOST_ROWS_ON_A_GPU = 8  # its kernels decode; more rows are computed on a copy
 _said: set[str] = set()
 
 
@@ -61,11 +60,10 @@ def _in_place(
     table = layer.table
     if table is None or query.shape[0] != 1 or not _is_causal(layer, query.shape[2], mask):
         return None
-    if query.device.type != "cpu" and query.shape[2] > _MOST_ROWS_ON_A_GPU:
-        return None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rows = query[0].transpose(0, 1)
     try:
-        return table.attend(query[0].transpose(0, 1), scale)[None]
+        return table.attend(rows, scale)[None] if table.is_quick(rows, scale) else None
     except Error as error:
         if str(error) not in _said:
             _said.add(str(error))
