@@ -183,21 +183,32 @@ TEST_F(AccessLimitsTest, S6APrincipalsStreamsHaveNoMoreBytesInFlightThanItsLimit
                    ", \"bytes_in_flight\": " + std::to_string(daemon::kPutBytesInFlight)),
              Entry("v", 2, "a", "worker")});
   Storing w(tcp(), TokenFile(1)), v(tcp(), TokenFile(2));
-  v1::CommitReply reply;
-  Context held;
-  auto put = w.worker.cache->Put(&held, &reply);  // and sends nothing
   const auto refused = [&w] {
     Pages pages;
     std::vector<v1::GroupReady> ready;
     return w.worker.Fetch(1, &pages, &ready);
   };
-  // The stream counts from when prefixd has heard of it.
-  ASSERT_TRUE(Eventually([&] { return refused().error_code() == StatusCode::RESOURCE_EXHAUSTED; }));
+  // The stream counts from when prefixd has heard of it. It may be refused itself, if a Fetch that
+  // looks for it is just being served.
+  v1::CommitReply reply;
+  std::optional<Context> held;
+  std::unique_ptr<grpc::ClientWriter<v1::PutChunk>> put;
+  const auto put_is_held = [&] {
+    held.emplace();
+    put = w.worker.cache->Put(&*held, &reply);  // and sends nothing
+    for (int looks = 0; looks < 200; ++looks) {
+      if (refused().error_code() == StatusCode::RESOURCE_EXHAUSTED) return true;
+    }
+    held->TryCancel();
+    put->Finish();
+    return false;
+  };
+  ASSERT_TRUE(Eventually(put_is_held));
   EXPECT_THAT(refused().error_message(),
               AllOf(HasSubstr("PrefixCache.Fetch by w"), HasSubstr("have 4194304 bytes in flight"),
                     HasSubstr("at most 4194304"), HasSubstr("bytes_in_flight")));
   v.Store();
-  held.TryCancel();
+  held->TryCancel();
   put->Finish();
   EXPECT_TRUE(Eventually([&] { return refused().error_code() == StatusCode::NOT_FOUND; }));
   w.Store();
