@@ -213,6 +213,7 @@ TEST_F(TierTest, T6APurgeRemovesDamagedCopiesToo) {
 TEST_F(TierTest, T6AfterAClearAndAKillADamagedOrMissingLogBringsNothingBack) {
   for (const bool one_space : {false, true}) {
     for (const bool removed : {false, true}) {
+      cache_.reset();  // it writes there
       std::filesystem::remove_all(Directory());
       LiveAndBeKilled(OnDisk(), [&] {
         StoreOnSsd(0, 6);
