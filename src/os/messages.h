@@ -47,11 +47,15 @@ class MessageReader {
   std::vector<int> TakeFiles();
 
  private:
+  // portable: appends what `to` has room for, up to `most` bytes, and counts the rest as dropped.
+  void Keep(std::string_view piece, uint64_t most, std::string* to);
+
   const size_t most_bytes_, most_files_;
   std::string bytes_;
   std::string head_;  // portable: of the length
   std::vector<int> files_;
   uint64_t sent_bytes_ = 0;
+  [[maybe_unused]] uint64_t dropped_bytes_ = 0;  // portable
   bool dropped_files_ = false;
 };
 

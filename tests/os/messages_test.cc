@@ -112,6 +112,19 @@ TEST_F(MessagesTest, ALongMessageIsCutAndItsLengthKnown) {
   ASSERT_EQ(reader.Read(ends_[1]), Got::kMessage);
   EXPECT_EQ(reader.bytes(), std::string(16, 'x'));
   EXPECT_EQ(reader.sent_bytes(), 100'000u);
+  char rest = 0;
+  EXPECT_EQ(recv(ends_[1], &rest, 1, MSG_DONTWAIT), -1) << "a sender is not cut off";
+}
+
+TEST_F(MessagesTest, ALongMessageThatComesInPiecesIsReadToItsEnd) {
+  if (!IsStream()) GTEST_SKIP() << "the kernel keeps messages whole";
+  MessageReader reader(16, 0);
+  SendRaw(std::string("\x88\x13\0\0", 4) + std::string(3000, 'x'));
+  EXPECT_EQ(reader.Read(ends_[1]), Got::kMore);
+  SendRaw(std::string(2000, 'y'));
+  ASSERT_EQ(reader.Read(ends_[1]), Got::kMessage);
+  EXPECT_EQ(reader.bytes(), std::string(16, 'x'));
+  EXPECT_EQ(reader.sent_bytes(), 5000u);
 }
 
 TEST_F(MessagesTest, AnEmptyMessageIsTheEnd) {

@@ -14,6 +14,8 @@ namespace prefixd::os {
 namespace {
 
 constexpr size_t kHeadBytes = 4;
+// A longer rest of a message is left in the socket; no SendMessage sends as much.
+constexpr uint64_t kMostDropped = uint64_t{256} << 10;
 
 std::array<char, kHeadBytes> HeadOf(size_t bytes) {
   std::array<char, kHeadBytes> head;
@@ -49,6 +51,7 @@ bool SendMessage(int socket, std::string_view message, std::span<const int> file
   return sent == static_cast<ssize_t>(kHeadBytes + message.size());
 }
 
+// What is dropped is read nevertheless: a peer that is still sending would not hear the answer.
 MessageReader::Got MessageReader::Read(int socket) {
   for (;;) {
     const bool in_head = head_.size() < kHeadBytes;
@@ -57,13 +60,13 @@ MessageReader::Got MessageReader::Read(int socket) {
       errno = 0;
       return Got::kEnd;
     }
-    if (!in_head && bytes_.size() == std::min<uint64_t>(sent_bytes_, most_bytes_)) {
-      return Got::kMessage;
-    }
-    std::array<char, 1024> piece;
-    const size_t wanted = in_head ? kHeadBytes - head_.size()
-                                  : std::min<uint64_t>(sent_bytes_, most_bytes_) - bytes_.size();
-    iovec part{.iov_base = piece.data(), .iov_len = std::min(wanted, piece.size())};
+    const uint64_t kept = std::min<uint64_t>(sent_bytes_, most_bytes_);
+    const uint64_t rest = sent_bytes_ - kept > kMostDropped ? 0 : sent_bytes_ - kept;
+    const uint64_t wanted =
+        in_head ? kHeadBytes - head_.size() : kept - bytes_.size() + rest - dropped_bytes_;
+    if (wanted == 0) return Got::kMessage;
+    std::array<char, 4096> piece;
+    iovec part{.iov_base = piece.data(), .iov_len = std::min<uint64_t>(wanted, piece.size())};
     Rights rights;
     msghdr header{};
     header.msg_iov = &part;
@@ -76,8 +79,15 @@ MessageReader::Got MessageReader::Read(int socket) {
     Rights::Take(&header, &files_);
     for (const int file : files_) fcntl(file, F_SETFD, FD_CLOEXEC);
     dropped_files_ = dropped_files_ || (header.msg_flags & MSG_CTRUNC) != 0;
-    (in_head ? head_ : bytes_).append(piece.data(), static_cast<size_t>(got));
+    Keep({piece.data(), static_cast<size_t>(got)}, in_head ? kHeadBytes : kept,
+         in_head ? &head_ : &bytes_);
   }
+}
+
+void MessageReader::Keep(std::string_view piece, uint64_t most, std::string* to) {
+  const std::string_view kept = piece.substr(0, most - to->size());
+  to->append(kept);
+  dropped_bytes_ += piece.size() - kept.size();
 }
 
 }  // namespace prefixd::os
