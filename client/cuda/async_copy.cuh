@@ -17,13 +17,44 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* memory) {
 #define PREFIXD_BULK 0
 #endif
 
+// --- what Hopper and later have ---
+
+__device__ __forceinline__ void InitBarrier(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+// Lets bulk copies see barriers that were initialized.
+__device__ __forceinline__ void PublishBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void WaitForPhase(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra again;\nready:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Starts a copy of a multiple of 16 bytes that the barrier counts.
+__device__ __forceinline__ void CopyBulk(uint32_t to, const uint8_t* from, uint32_t bytes,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// --- stages of a warp ---
+
 // Lane 0 prepares the warp's barriers; __syncwarp() follows.
 __device__ __forceinline__ void PrepareStages(uint32_t barriers, uint32_t stages) {
 #if PREFIXD_BULK
-  for (uint32_t i = 0; i < stages; ++i) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * i));
-  }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  for (uint32_t i = 0; i < stages; ++i) InitBarrier(barriers + 8 * i, 1);
+  PublishBarriers();
 #endif
 }
 
@@ -33,19 +64,9 @@ __device__ __forceinline__ void StartStage(uint32_t to, const uint8_t* key, uint
                                            uint32_t barrier, uint32_t lane) {
 #if PREFIXD_BULK
   if (lane == 0) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(key_bytes + value_bytes)
-                 : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to),
-        "l"(key), "r"(key_bytes), "r"(barrier)
-        : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to + key_bytes),
-        "l"(value), "r"(value_bytes), "r"(barrier)
-        : "memory");
+    ArriveAndExpect(barrier, key_bytes + value_bytes);
+    CopyBulk(to, key, key_bytes, barrier);
+    CopyBulk(to + key_bytes, value, value_bytes, barrier);
   }
 #else
   for (uint32_t at = lane * 16; at < key_bytes; at += 512) {
@@ -64,12 +85,7 @@ __device__ __forceinline__ void StartStage(uint32_t to, const uint8_t* key, uint
 // Waits for the oldest stage. in_flight: how many are on their way, that one too.
 __device__ __forceinline__ void WaitStage(uint32_t barrier, uint32_t parity, uint32_t in_flight) {
 #if PREFIXD_BULK
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra again;\nready:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  WaitForPhase(barrier, parity);
 #else
   // The number of groups that may stay is a constant of the instruction.
   if (in_flight >= 4) {

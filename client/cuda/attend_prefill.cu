@@ -290,7 +290,7 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
   // them is 0, which the compiler does not know: it would leave the copy out, and then wait.
   const uint32_t zero = threadIdx.z;
   const auto wait = [&](uint32_t side, const Place<kStages>& of) {
-    Wait(rings.TileFull(of.stage, side), of.parity);
+    WaitForPhase(rings.TileFull(of.stage, side), of.parity);
   };
   wait(kKey, at);
   Tile tile = shared.tile[at.stage];
@@ -375,7 +375,7 @@ __device__ __forceinline__ void Consume(const AttendArguments& a, PrefillShared&
 #pragma unroll
     for (uint32_t k = 0; k < 64; ++k) o[k] = 0;
     AddTiles(a, shared, rings, at, c, o);
-    Wait(rings.TileFull(at.stage, kValue), at.parity);
+    WaitForPhase(rings.TileFull(at.stage, kValue), at.parity);
     ArriveOnce(rings.TileEmpty(at.stage, kKey));
     ArriveOnce(rings.TileEmpty(at.stage, kValue));
     at.Step();
@@ -395,7 +395,7 @@ __device__ __forceinline__ void PrepareBarriers(const PrefillShared& shared) {
     InitBarrier(rings.UnitFull(stage), 1);
     InitBarrier(rings.UnitEmpty(stage), kWarpgroup / 32);
   }
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  PublishBarriers();
 }
 
 __global__ void __launch_bounds__(kPrefillThreads, 1)

@@ -117,24 +117,6 @@ struct Place {
   }
 };
 
-__device__ __forceinline__ void InitBarrier(uint32_t barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ __forceinline__ void Arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra again;\nready:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 // Returns whether the phase has ended, without waiting.
 __device__ __forceinline__ bool HasEnded(uint32_t barrier, uint32_t parity) {
   uint32_t ended;

@@ -32,15 +32,6 @@ struct PageFormat {
   }
 };
 
-__device__ __forceinline__ void Copy(uint32_t to, const uint8_t* from, uint32_t bytes,
-                                     uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
 // Codes, scales and biases of a tile, as if its page had kTileTokens tokens. Returns the bytes that
 // will come.
 __device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const StoredTile& tile,
@@ -49,15 +40,15 @@ __device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const Stor
   const uint32_t parameters = rows * t.row_scales;
   const uint32_t bytes = rows * t.row_codes + 2 * parameters;
   if (tile.page_tokens == kTileTokens) {
-    Copy(to, unit, bytes, barrier);
+    CopyBulk(to, unit, bytes, barrier);
     return bytes;
   }
   const UnitPlaces places = PlacesOf(t, tile.page_tokens);
-  Copy(to, unit + tile.slot * t.row_codes, rows * t.row_codes, barrier);
+  CopyBulk(to, unit + tile.slot * t.row_codes, rows * t.row_codes, barrier);
   to += kTileTokens * t.row_codes;
-  Copy(to, unit + places.scales + tile.slot * t.row_scales, parameters, barrier);
+  CopyBulk(to, unit + places.scales + tile.slot * t.row_scales, parameters, barrier);
   to += kTileTokens * t.row_scales;
-  Copy(to, unit + places.biases + tile.slot * t.row_scales, parameters, barrier);
+  CopyBulk(to, unit + places.biases + tile.slot * t.row_scales, parameters, barrier);
   return bytes;
 }
 
@@ -104,7 +95,7 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
   const uint32_t lane = threadIdx.x % 32;
   Place<kUnitStages> at;
   const auto send = [&](const StoredTile& tile) {
-    Wait(rings.UnitEmpty(at.stage), at.parity ^ 1);
+    WaitForPhase(rings.UnitEmpty(at.stage), at.parity ^ 1);
     if (lane == 0) SendTile(a, tile, shared, rings, at.stage);
     at.Step();
   };
@@ -406,11 +397,11 @@ __device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillSha
   Place<kStages> to;
   Fitness fit;
   for (;;) {
-    Wait(rings.UnitFull(from.stage), from.parity);
+    WaitForPhase(rings.UnitFull(from.stage), from.parity);
     const StoredTile& tile = shared.stored[from.stage];
     const uint32_t position = tile.position, count = tile.count;
     if (count == kNoMoreTiles) return;
-    Wait(rings.TileEmpty(to.stage, side), to.parity ^ 1);
+    WaitForPhase(rings.TileEmpty(to.stage, side), to.parity ^ 1);
     if (count != 0) {
       ExpandTile(a, tile, side, rings.Unit(from.stage, side),
                  rings.Key(to.stage) + side * kTileBytes, fit);
