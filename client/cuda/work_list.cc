@@ -10,7 +10,8 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr uint64_t kMostColumns = uint64_t{1} << 26;
+// The generic kernel's list has a segment and an item, 56 bytes, for each kColumns of them.
+constexpr uint64_t kMostColumns = uint64_t{1} << 22;
 
 template <typename... Parts>
 absl::Status Refuse(const Parts&... parts) {
@@ -235,7 +236,7 @@ absl::StatusOr<WorkList> MakeWorkList(const WorkShape& shape, const std::vector<
                                       const prefixd_cuda_sequence* sequences, uint32_t count) {
   if (sequences == nullptr || count == 0) return Refuse("no sequences given");
   const uint64_t columns = uint64_t{shape.query_rows} * shape.group * shape.kv_heads;
-  if (columns * count > kMostColumns) {
+  if (count > kMostColumns / std::max<uint64_t>(columns, 1)) {
     return Refuse(count, " sequences of ", columns, " rows times heads are given, at most ",
                   kMostColumns, " are accepted in all");
   }

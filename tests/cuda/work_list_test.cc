@@ -167,6 +167,26 @@ TEST(WorkListTest, OnlyPagesThatAWindowShowsAreWorkedOn) {
   EXPECT_EQ(list->pages[3].first, 18 * 64u);
 }
 
+TEST(WorkListTest, MoreRowsThanAListMayHaveAreRefusedBeforeItIsMade) {
+  const std::vector<WorkGrid> grids(2, WorkGrid{.blocks = 8, .pages_at_once = 1});
+  Draw draw(4);
+  const std::vector<Sequence> one = {MakeSequence(33, draw, false)};
+  const auto message = [&](uint32_t kv_heads, uint32_t sequences) {
+    WorkShape shape = ShapeOf(8, 16, 2048);
+    shape.kv_heads = kv_heads;
+    auto given = CSequences(one);
+    given.resize(sequences, given.front());
+    for (prefixd_cuda_sequence& it : given) it.first_position = 0;
+    return std::string(MakeWorkList(shape, grids, given.data(), sequences).status().message());
+  };
+  EXPECT_EQ(message(8, 16), "");
+  EXPECT_EQ(
+      message(8, 17),
+      "attend: 17 sequences of 262144 rows times heads are given, at most 4194304 are accepted "
+      "in all");
+  EXPECT_EQ(message(1u << 31, 2).substr(0, 42), "attend: 2 sequences of 70368744177664 rows");
+}
+
 TEST(WorkListTest, WhatIsImpossibleIsRefusedWithTheReason) {
   const WorkShape shape = ShapeOf(2, 1, 2);
   const std::vector<WorkGrid> grids(2, WorkGrid{.blocks = 8, .pages_at_once = 1});

@@ -312,7 +312,8 @@ typedef struct prefixd_cuda_sequence {
 // Sets the sequences of the calls to come and queues their work list on `stream`; calls on other
 // streams must wait for it, and it for them. Blocks are read before the call returns. May allocate
 // device memory, which waits for the GPU, when there is more work than ever before. What was
-// captured before is no longer valid. PREFIXD_FAILED_PRECONDITION if a block is in an arena of this
+// captured before is no longer valid. PREFIXD_INVALID_ARGUMENT if query rows times heads of all
+// sequences are more than 4,194,304. PREFIXD_FAILED_PRECONDITION if a block is in an arena of this
 // context's and not pinned.
 PREFIXD_API prefixd_status prefixd_cuda_attention_set(prefixd_cuda_attention* attention,
                                                       const prefixd_cuda_sequence* sequences,
