@@ -1,4 +1,4 @@
-// What the workloads that attend share: formats, pages of random rows, and errors.
+// What the workloads that attend share: formats, pages of random rows, calls and their errors.
 #pragma once
 #include <cmath>
 
@@ -30,7 +30,7 @@ struct NamedFormat {
 };
 
 struct Shape {
-  uint32_t sequences, tokens;
+  uint32_t sequences, tokens, rows = 1;  // rows: the last tokens, which ask
 };
 
 // Pages of several layers, shuffled, filled with quantized random numbers: enough layers that
@@ -116,6 +116,78 @@ inline double ErrorOf(const std::vector<float>& got, const std::vector<float>& w
     all += std::pow(double{want[i]}, 2);
   }
   return std::sqrt(error / all);
+}
+
+// One attention over pages, and what it is given.
+class Calls {
+ public:
+  Calls(Bench& bench, const prefixd_format& format, const Shape& shape, const Pages& pages,
+        bool precise)
+      : bench_(bench) {
+    prefixd_cuda_attention_options options = PREFIXD_INIT(prefixd_cuda_attention_options);
+    options.formats = &format;
+    options.format_count = 1;
+    options.query_rows = shape.rows;
+    options.query_heads = kHeads * kGroup;
+    options.kv_heads = kHeads;
+    options.key_dim = options.value_dim = kDim;
+    options.scale = 1 / std::sqrt(static_cast<float>(kDim));
+    options.precise = precise ? 1 : 0;
+    options.early = 1;
+    attention_ = prefixd_cuda_attention_new(bench.cuda, &options);
+    Must(attention_ != nullptr, prefixd_cuda_last_error());
+    const uint32_t each = shape.tokens / kPageTokens;
+    std::vector<std::vector<prefixd_block>> blocks;
+    std::vector<prefixd_cuda_sequence> sequences;
+    for (uint32_t s = 0; s < shape.sequences; ++s) {
+      blocks.push_back(pages.Blocks(s * each, each));
+      sequences.push_back({blocks.back().data(), each, shape.tokens - shape.rows, 0});
+    }
+    Must(prefixd_cuda_attention_set(attention_, sequences.data(), shape.sequences, bench.stream));
+    const size_t elements = size_t{shape.sequences} * shape.rows * kHeads * kGroup * kDim;
+    queries_ = RandomElements(elements, 9, bench.stream);
+    results_ = Allocate(elements * 4);
+    result_floats_ = elements;
+  }
+  ~Calls() { prefixd_cuda_attention_free(attention_); }
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+
+  void Attend(uint32_t layer) {
+    const prefixd_cuda_heads q = {queries_.get(), PREFIXD_BF16, 0, 0, 0, 0};
+    const prefixd_cuda_heads out = {results_.get(), PREFIXD_F32, 0, 0, 0, 0};
+    Must(prefixd_cuda_attend(attention_, layer, &q, &out, nullptr, bench_.stream));
+  }
+  std::vector<float> Results() {
+    Attend(0);
+    Must(cudaStreamSynchronize(bench_.stream), "attend");
+    std::vector<float> to(result_floats_);
+    Must(cudaMemcpy(to.data(), results_.get(), to.size() * 4, cudaMemcpyDeviceToHost), "results");
+    return to;
+  }
+
+ private:
+  Bench& bench_;
+  prefixd_cuda_attention* attention_ = nullptr;
+  DeviceMemory queries_, results_;
+  size_t result_floats_ = 0;
+};
+
+struct CallTime {
+  double ms = 0, error = 0;  // the error is that of the precise kernel's result
+};
+// Measures calls on one layer after the other, `most` of them in a graph.
+inline CallTime TimeCalls(Bench& bench, const prefixd_format& format, const Shape& shape,
+                          const Pages& pages, uint32_t most) {
+  Calls calls(bench, format, shape, pages, false);
+  Calls precise(bench, format, shape, pages, true);
+  const double error = ErrorOf(calls.Results(), precise.Results());
+  Must(error < 1e-3, "attend: results differ from the precise kernel's");
+  const int count = static_cast<int>(std::max(2u, std::min(pages.layers(), most)));
+  const double ms = GraphMillisecondsOf(bench.stream, bench.quick ? 7 : 15, count, [&] {
+    for (int i = 0; i < count; ++i) calls.Attend(static_cast<uint32_t>(i) % pages.layers());
+  });
+  return {.ms = ms, .error = error};
 }
 
 }  // namespace prefixd::bench
