@@ -286,8 +286,9 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
                                          float (&o)[64]) {
   float s[32], kept[2];
   uint32_t p[4][4];
-  // Weights may come to the registers that a product reads only when it has ended. What is added to
-  // them is 0, which the compiler does not know: it would leave the copy out, and then wait.
+  // A product reads p until it has ended, so the next weights stay in other registers and are
+  // copied to p then. The copy adds a 0 that the compiler does not know: else it writes the weights
+  // to p at once, and lets every product wait for the one before.
   const uint32_t zero = threadIdx.z;
   const auto wait = [&](uint32_t side, const Place<kStages>& of) {
     WaitForPhase(rings.TileFull(of.stage, side), of.parity);

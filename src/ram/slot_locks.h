@@ -3,12 +3,12 @@
 // (os/held_file.h), within a millisecond of SIGKILL. It outlives the daemon.
 //
 // The files are empty and stand in the folder ARENA.locks, which only the daemon's user enters.
-// Those of the two flavours of os have different names, since neither sees the holds of the other:
-// a daemon of the other flavour takes a slot in use for one whose file is gone. The daemon that
-// owns the arena holds its own lock (flock) on ARENA.locks/owner, because anybody who reads the
-// arena can lock the arena itself. A worker gets a read-only descriptor of its own session's file
-// and of no other, so its locks say nothing about other sessions. A file serves one session, so
-// nobody keeps a descriptor of a file that a later session uses.
+// Each flavour of os gives them other names, since neither sees the holds of the other: a daemon of
+// the other flavour takes a slot in use for one whose file is gone. The daemon that owns the arena
+// holds its own lock (flock) on ARENA.locks/owner, because anybody who reads the arena can lock the
+// arena itself. A worker gets a read-only descriptor of its own session's file and of no other, so
+// its locks say nothing about other sessions. A file serves one session, so nobody keeps a
+// descriptor of a file that a later session uses.
 //
 // Thread-safe. Whoever owns the arena owns the folder.
 #pragma once
