@@ -18,6 +18,7 @@
 #include "base/checksum.h"
 #include "base/nearest.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "completion/completion.h"
 #include "daemon/fd_socket.h"
 #include "daemon/listen_address.h"
@@ -25,7 +26,6 @@
 #include "daemon/settings.h"
 #include "daemon/socket_guard.h"
 #include "daemon/tracing_settings.h"
-#include "daemon/version.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::daemon {

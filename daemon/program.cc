@@ -19,6 +19,7 @@
 #include "base/own_file.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "daemon/access/gate.h"
 #include "daemon/drain_progress.h"
 #include "daemon/heap_trim.h"
@@ -28,7 +29,6 @@
 #include "daemon/remote_settings.h"
 #include "daemon/request_log.h"
 #include "daemon/tracing_settings.h"
-#include "daemon/version.h"
 #include "os/process.h"
 #include "wire/limits.h"
 

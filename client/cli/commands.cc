@@ -4,6 +4,7 @@
 
 #include "base/size.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "client/cli/arenas.h"
 #include "client/cli/carry.h"
 #include "client/cli/carry_options.h"

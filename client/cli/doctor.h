@@ -16,8 +16,6 @@
 
 namespace prefixd::cli {
 
-inline constexpr char kVersion[] = "0.1.0";  // of prefixctl: that of daemon/version.h
-
 enum class Verdict {
   kWrong,   // it does not work, or data is at risk: exit code 1
   kBetter,  // it works, and would work better otherwise

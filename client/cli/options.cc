@@ -15,6 +15,7 @@
 #include "base/nearest.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "client/cli/add_command.h"
 #include "client/cli/carry_options.h"
 #include "client/cli/events.h"
@@ -471,6 +472,7 @@ std::optional<int> ParseCommandLine(const std::vector<std::string>& arguments,
                                     const Surroundings& surroundings, Options* options,
                                     std::ostream& out, std::ostream& err) {
   CLI::App app(kAbout, "prefixctl");
+  app.set_version_flag("--version", std::string("prefixctl ") + kVersion);
   app.footer(kExamples);
   app.require_subcommand(0, 1);  // checked below: CLI11 would not name a misspelled command
   app.fallthrough();             // global flags may follow the command

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/version.h"
 #include "client/llama/proxy.h"
 #include "completion/completion.h"
 
@@ -89,6 +90,7 @@ int main(int argc, char** argv) {
          [&](int ms) { options.each.load_deadline = std::chrono::milliseconds(ms); },
          "and for pages that it reads from SSD (default 2000)")
       ->check(CLI::Range(1, 600'000));
+  app.set_version_flag("--version", std::string("prefixd-llama ") + prefixd::kVersion);
   prefixd::completion::AddTo(app);
   CLI11_PARSE(app, argc, argv);
   if (const std::string wrong = CheckListen(listen); !wrong.empty()) {

@@ -8,6 +8,7 @@
 
 #include "base/size.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "client/worker/model_config.h"
 #include "client/worker/synthetic.h"
 #include "completion/completion.h"
@@ -194,6 +195,7 @@ std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* 
                                     std::ostream& out, std::ostream& err) {
   options->threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
   CLI::App app{kAbout, "prefixd-worker"};
+  app.set_version_flag("--version", std::string("prefixd-worker ") + kVersion);
   DeclareModel(app, options);
   DeclarePrompts(app, options);
   DeclareAnswer(app, options);

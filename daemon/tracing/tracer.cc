@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "daemon/version.h"
+#include "base/version.h"
 
 namespace prefixd::daemon {
 namespace {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "daemon/version.h"
+#include "base/version.h"
 #include "tests/cli/samples.h"
 
 namespace prefixd::cli {
@@ -272,8 +272,8 @@ TEST_F(DoctorTest, WithoutADaemonTheDefaultsAreLookedAt) {
                                        .own_version = kVersion})));
 }
 
-TEST(DoctorVersionTest, PrefixctlIsOfTheVersionOfTheDaemon) {
-  EXPECT_STREQ(kVersion, daemon::kVersion);
+TEST(DoctorVersionTest, TheProgramsAreOfTheVersionOfThePackage) {
+  EXPECT_STREQ(kVersion, PREFIXD_PACKAGE_VERSION);
 }
 
 }  // namespace

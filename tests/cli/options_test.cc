@@ -6,6 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/version.h"
+
 namespace prefixd::cli {
 namespace {
 
@@ -115,6 +117,9 @@ TEST(OptionsTest, WhatIsWrongIsRefusedWithTheReason) {
 }
 
 TEST(OptionsTest, HelpHasExamplesAndExitCodes) {
+  const Parsed version = Parse({"--version"});
+  EXPECT_EQ(version.exit_code, std::optional<int>(kExitOk));
+  EXPECT_EQ(version.out, std::string("prefixctl ") + kVersion + "\n");
   const Parsed help = Parse({"--help"});
   EXPECT_EQ(help.exit_code, std::optional<int>(kExitOk));
   EXPECT_THAT(help.out, HasSubstr("Examples:"));

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "base/version.h"
+
 namespace prefixd::worker {
 namespace {
 
@@ -150,6 +152,7 @@ TEST(OptionsTest, AModelAndAPromptAreNeeded) {
 }
 
 TEST(OptionsTest, HelpGoesToStandardOutputAndSaysTheDefaults) {
+  EXPECT_EQ(Parse({"--version"}).out, std::string("prefixd-worker ") + kVersion + "\n");
   const Parsed parsed = Parse({"--help"});
   EXPECT_EQ(parsed.exit_code, kExitOk);
   EXPECT_EQ(parsed.err, "");
