@@ -212,7 +212,7 @@ void DecodePairs(Bench& bench, KernelMemory& memory, uint32_t tokens, uint64_t r
 void KernelsDecode(Bench& bench, KernelMemory& memory) {
   const uint64_t rounds = bench.Parameter("decode_rounds", 2, 15, 41);
   const std::vector<KernelFormat> formats = KernelFormats();
-  const KernelFormat& k8v4 = FormatNamed(formats, "8/4 tiled");
+  const KernelFormat k8v4 = FormatNamed(formats, "8/4 tiled");
   std::vector<uint32_t> lengths = {4096, 16384, 32768};
   if (bench.smoke()) lengths = {1024};
   for (const uint32_t tokens : lengths) {

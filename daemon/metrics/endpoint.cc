@@ -81,7 +81,9 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
                     .user_data = endpoint.get(),
                     .configuration_options = options.data()};
   std::array<char, 256> why{};
-  mg_error_data error{.code = nullptr, .text = why.data(), .text_buffer_size = why.size()};
+  mg_error_data error{};  // its other fields differ between civetweb's versions
+  error.text = why.data();
+  error.text_buffer_size = why.size();
   endpoint->context_ = mg_start2(&init, &error);
   if (endpoint->context_ == nullptr) {
     return absl::FailedPreconditionError(

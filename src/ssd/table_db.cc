@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "ssd/index_cache.h"
 #include "ssd/table_files.h"
 #include "ssd/table_log.h"
 
@@ -181,7 +182,7 @@ absl::StatusOr<std::unique_ptr<TableDb>> TableDb::Open(const TableDbOptions& opt
   table_db->direct_io = options.direct_io;
   table_db->files = options.files;
   table_db->env = TableEnv(options.files.get(), options.on_unknown_format);
-  table_db->block_cache = rocksdb::NewLRUCache(options.block_cache_bytes, /*num_shard_bits=*/0);
+  table_db->block_cache = NewIndexCache(options.block_cache_bytes);
   rocksdb::DBOptions db_options = MakeDbOptions(options.direct_io, table_db->env.get());
   db_options.info_log = OpenTableLog(options.directory);
   db_options.listeners = {std::make_shared<Listener>(table_db->events)};
@@ -256,7 +257,8 @@ absl::Status TableDb::WriteMeta(rocksdb::WriteBatch* batch, const std::string& w
 }
 
 uint64_t TableDb::MemoryBytes() const {
-  uint64_t bytes = block_cache->GetUsage();
+  uint64_t bytes = 0;
+  db->GetIntProperty(rocksdb::DB::Properties::kBlockCacheUsage, &bytes);  // all families' one
   for (const std::string& property : {rocksdb::DB::Properties::kEstimateTableReadersMem,
                                       rocksdb::DB::Properties::kSizeAllMemTables}) {
     uint64_t value = 0;

@@ -160,6 +160,13 @@ class TableTail {
   const uint64_t file_bytes_;
 };
 
+// The callback of ReadAsync. RocksDB 7 gives it a const request, later versions do not.
+template <typename Callback>
+Callback CallbackOf(IOStatus (rocksdb::FSRandomAccessFile::*)(
+    rocksdb::FSReadRequest&, const rocksdb::IOOptions&, Callback, void*, void**,
+    rocksdb::IOHandleDeleter*, rocksdb::IODebugContext*));
+using ReadDone = decltype(CallbackOf(&rocksdb::FSRandomAccessFile::ReadAsync));
+
 // Answers reads of the tail with the bytes that were verified.
 class TailedFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
  public:
@@ -185,8 +192,8 @@ class TailedFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
     return status;
   }
   IOStatus ReadAsync(rocksdb::FSReadRequest& request, const rocksdb::IOOptions& options,
-                     std::function<void(const rocksdb::FSReadRequest&, void*)> done, void* argument,
-                     void** handle, rocksdb::IOHandleDeleter* deleter,
+                     ReadDone done, void* argument, void** handle,
+                     rocksdb::IOHandleDeleter* deleter,
                      rocksdb::IODebugContext* dbg) override {  // goes by Read
     return FSRandomAccessFile::ReadAsync(request, options, std::move(done), argument, handle,
                                          deleter, dbg);

@@ -49,9 +49,8 @@ class AccessTest : public ProgramTest {
     OpenSsl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=" +
             name + " -keyout " + name + ".key -out " + name + ".pem");
   }
-  // `dates`: of openssl ca; empty: valid now.
   void MakeCertificate(const std::string& name, const std::string& authority,
-                       const std::string& host, const std::string& days = "2") {
+                       const std::string& host) {
     OpenSsl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=" + name +
             " -keyout " + name + ".key -out " + name + ".csr");
     {
@@ -59,11 +58,10 @@ class AccessTest : public ProgramTest {
       extensions << "subjectAltName=" << host << "\n";
     }
     OpenSsl("x509 -req -in " + name + ".csr -CA " + authority + ".pem -CAkey " + authority +
-            ".key -CAcreateserial -days " + days + " -extfile " + name + ".ext -out " + name +
-            ".pem");
+            ".key -CAcreateserial -days 2 -extfile " + name + ".ext -out " + name + ".pem");
   }
-  // One that is valid from `from` on; "ca.key" and "NAME.key" are there.
-  void MakeLaterCertificate(const std::string& name, const std::string& host, absl::Time from) {
+  // One that is valid for an hour from `from` on; "ca.key" and "NAME.key" are there.
+  void MakeCertificateOfAnHour(const std::string& name, const std::string& host, absl::Time from) {
     OpenSsl("req -new -key " + name + ".key -subj /CN=" + name + " -out " + name + ".csr");
     std::ofstream(Path(name + ".ext")) << "subjectAltName=" << host << "\n";
     std::ofstream(Path("index.txt"));

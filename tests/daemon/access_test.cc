@@ -224,7 +224,8 @@ TEST_F(AccessTest, S6TlsRefusesForeignAndExpiredCertificatesAndWrongHosts) {
   MakeCertificate("worker", "ca", "DNS:worker.example");
   MakeCertificate("stranger", "foreign", "DNS:worker.example");
   MakeCertificate("unknown", "ca", "DNS:unknown.example");
-  MakeCertificate("old", "ca", "DNS:worker.example", "-1");
+  MakeCertificate("old", "ca", "DNS:worker.example");
+  MakeCertificateOfAnHour("old", "DNS:worker.example", absl::Now() - absl::Hours(2));
   WriteFile("access.json",
             R"({"certificates": [{"name": "worker.example", "tenant": "a", "role": "worker"}]})");
   StartOnTcp({{"--access", Path("access.json")},
@@ -283,7 +284,7 @@ TEST_F(AccessTest, S6ACertificateThatIsNotValidYetIsUsedOnceItIs) {
            StatusCode::UNAVAILABLE;
   };
   WriteFile("later.key", Read(Path("server.key")));
-  MakeLaterCertificate("later", "DNS:new.example", absl::Now() + absl::Seconds(6));
+  MakeCertificateOfAnHour("later", "DNS:new.example", absl::Now() + absl::Seconds(6));
   WriteFile("server.pem", Read(Path("later.pem")));
   EXPECT_TRUE(reaches("old.example"));
   EXPECT_TRUE(

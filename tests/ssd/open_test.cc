@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "rocksdb/db.h"
 
@@ -70,7 +71,8 @@ class OpenTest : public StoreTest {
     store_.reset();
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     rocksdb::DB* db = nullptr;
-    const rocksdb::ColumnFamilyOptions options;
+    rocksdb::ColumnFamilyOptions options;
+    options.level_compaction_dynamic_level_bytes = false;  // else later versions move files down
     ASSERT_TRUE(rocksdb::DB::Open({}, directory_,
                                   {{"default", options}, {"pages", options}, {"records", options}},
                                   &handles, &db)
