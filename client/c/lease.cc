@@ -242,6 +242,38 @@ size_t prefixd_page_names(prefixd_lease* lease, uint32_t layer, prefixd_page_nam
   });
 }
 
+prefixd_status prefixd_lease_arena(const prefixd_lease* lease, prefixd_arena* out) {
+  return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
+    const auto view = lease == nullptr ? std::nullopt : lease->lease.arena();
+    if (out == nullptr || !CheckSize(out, out->size, sizeof(*out))) {
+      return Refuse("lease_arena: no room for an arena");
+    }
+    prefixd_arena arena{};
+    if (view.has_value()) {
+      arena.base = view->base;
+      arena.bytes = view->bytes;
+      arena.slab_bytes = view->slab_bytes;
+      arena.service = reinterpret_cast<const uint64_t*>(view->service);
+      arena.service_stride = view->service_stride;
+      arena.mapping = new std::shared_ptr<const void>(view->mapping);
+    }
+    Give(arena, out);
+    if (view.has_value()) return Tell(prefixd::Status());
+    SetError(PREFIXD_NOT_FOUND, "lease_arena: the lease's pages are not read in place");
+    return PREFIXD_NOT_FOUND;
+  });
+}
+
+void prefixd_drop_arena(prefixd_arena* arena) {
+  Guarded([&] {
+    if (arena == nullptr) return;
+    delete static_cast<std::shared_ptr<const void>*>(arena->mapping);
+    arena->mapping = nullptr;
+    arena->base = nullptr;
+    arena->service = nullptr;
+  });
+}
+
 size_t prefixd_stored_runs(prefixd_lease* lease, uint32_t layer, prefixd_stored_run* runs,
                            size_t capacity) {
   return Guarded<size_t>(0, [&]() -> size_t {

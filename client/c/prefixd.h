@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 14
+#define PREFIXD_ABI_VERSION 15
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -424,6 +424,26 @@ typedef struct prefixd_page_name {
 // `capacity`; returns how many there are. Since version 13.
 PREFIXD_API size_t prefixd_page_names(prefixd_lease* lease, uint32_t layer,
                                       prefixd_page_name* names, size_t capacity);
+
+// The daemon's memory as this process maps it, read-only, in slabs: for prefixd_cuda_pin(). Only
+// slabs in service have memory, and touching others takes memory from the host.
+typedef struct prefixd_arena {
+  size_t size;
+  const void* base;     // where arena_offset is 0
+  uint64_t bytes;       // of the mapping from there on
+  uint64_t slab_bytes;  // no page crosses a multiple of it
+  // service[i * service_stride]: of slab i, odd while the slab is in service. Written by the
+  // daemon. It changes before the slab loses its memory; a slab with a leased page does not lose
+  // it.
+  const uint64_t* service;
+  uint64_t service_stride;
+  void* mapping;  // keeps it, whatever becomes of leases, client and daemon
+} prefixd_arena;
+// Gives the mapping that the lease's pages are read from, to be given back by
+// prefixd_drop_arena(). After prefixd restarts, new leases may have another one.
+// PREFIXD_NOT_FOUND where pages are copied through the socket. Since version 15.
+PREFIXD_API prefixd_status prefixd_lease_arena(const prefixd_lease* lease, prefixd_arena* out);
+PREFIXD_API void prefixd_drop_arena(prefixd_arena* arena);  // `arena` is empty then
 
 typedef struct prefixd_stored_run {  // tokens [begin, end)
   uint32_t begin, end;

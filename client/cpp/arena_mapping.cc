@@ -67,6 +67,21 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(base::Desc
   return mapping;
 }
 
+std::optional<ArenaView> ArenaMapping::View() const {
+  const auto& header = *reinterpret_cast<const block::ArenaHeader*>(file_.data());
+  const uint64_t slabs = header.slabs, table = header.slabs_offset;
+  if (header.slab_bytes == 0 || slabs > data_bytes() / header.slab_bytes || table > data_offset_ ||
+      slabs > (data_offset_ - table) / sizeof(block::SlabRecord)) {
+    return std::nullopt;
+  }
+  const auto* const records = reinterpret_cast<const block::SlabRecord*>(file_.data() + table);
+  return ArenaView{.base = data(),
+                   .bytes = slabs * header.slab_bytes,
+                   .slab_bytes = header.slab_bytes,
+                   .service = &records->service,
+                   .service_stride = sizeof(block::SlabRecord) / sizeof(uint64_t)};
+}
+
 bool ArenaMapping::AreFiles(int arena, int lock) const {
   return IdOf(arena) == arena_ && IdOf(lock) == lock_;
 }

@@ -18,6 +18,7 @@
 
 #include "base/descriptor.h"
 #include "os/held_file.h"
+#include "prefixd/block_table.h"
 
 namespace prefixd::client {
 
@@ -43,6 +44,8 @@ class ArenaMapping {
   // The whole file, which begins with a block::ArenaHeader. What was not announced must not be
   // read.
   std::span<const std::byte> file() const { return {file_.data(), file_bytes_}; }
+  // What a device needs to pin it, without a reference. nullopt if the header was overwritten.
+  std::optional<ArenaView> View() const;
   // Whether the descriptors are those of this arena and its lock.
   bool AreFiles(int arena, int lock) const;
 

@@ -145,6 +145,8 @@ prefixd_cuda_arena* prefixd_cuda_pin(prefixd_cuda* cuda, const void* base, uint6
                       .bytes = bytes,
                       .slab_bytes = with.slab_bytes == 0 ? kSlabBytes : with.slab_bytes,
                       .slice_bytes = with.slice_bytes == 0 ? kSliceBytes : with.slice_bytes,
+                      .service = reinterpret_cast<const std::atomic<uint64_t>*>(with.service),
+                      .service_stride = with.service_stride,
                       .pause_us = with.pause_us,
                       .background = with.background != 0});
       if (arena.ok()) {
@@ -172,7 +174,7 @@ void prefixd_cuda_pin_progress(const prefixd_cuda_arena* arena, prefixd_cuda_pin
     if (arena == nullptr || out == nullptr || !CheckSize(out, out->size, out->size)) return;
     const Arena::Progress progress = arena->arena->progress();
     prefixd_cuda_pin_state state = {};
-    state.bytes = arena->arena->bytes();
+    state.bytes = progress.bytes;
     state.pinned_bytes = progress.pinned_bytes;
     state.slice_bytes = arena->arena->slices().slice_bytes();
     state.slices = static_cast<uint32_t>(arena->arena->slices().count());

@@ -11,6 +11,11 @@
 #include "errors.h"
 
 namespace prefixd::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery(500);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::Pin(const Options& options) {
   if (options.base == nullptr) return absl::InvalidArgumentError("pin: no mapping given");
@@ -20,18 +25,21 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Pin(const Options& options) {
   }
   PREFIXD_ASSIGN_OR_RETURN(Slices slices, Slices::Plan({.bytes = options.bytes,
                                                         .slab_bytes = options.slab_bytes,
-                                                        .slice_bytes = options.slice_bytes}));
+                                                        .slice_bytes = options.slice_bytes,
+                                                        .service = options.service,
+                                                        .service_stride = options.service_stride}));
   auto arena = std::make_unique<Arena>(std::move(slices), options);
-  if (options.background) {
-    arena->thread_ = std::thread([it = arena.get()] { it->PinAll(); });
-  } else {
-    arena->PinAll();
+  if (!options.background) arena->Step();
+  if (options.background || options.service != nullptr) {
+    arena->thread_ = std::thread([it = arena.get()] { it->Follow(); });
   }
   return arena;
 }
 
 Arena::Arena(Slices slices, const Options& options)
-    : options_(options), slices_(std::move(slices)) {}
+    : options_(options), slices_(std::move(slices)), refused_(slices_.count()) {
+  if (options.service == nullptr) progress_.bytes = options.bytes;
+}
 
 Arena::~Arena() {
   {
@@ -42,46 +50,68 @@ Arena::~Arena() {
   if (thread_.joinable()) thread_.join();
   cudaSetDevice(options_.device);
   for (size_t i = 0; i < slices_.count(); ++i) {
-    const Slice slice = slices_.At(i);
-    if (!slice.pinned) continue;
-    slices_.SetPinned(i, false);
-    // The driver only reads what is registered read-only; its signature asks for void*.
-    cudaHostUnregister(const_cast<std::byte*>(options_.base + slice.offset));
+    if (slices_.RegisteredOf(i) != 0) Unpin(i);
   }
-  cudaGetLastError();
 }
 
-bool Arena::Pause() {
+bool Arena::Pause(std::chrono::microseconds time) {
   std::unique_lock lock(mutex_);
-  return !stopped_.wait_for(lock, std::chrono::microseconds(options_.pause_us),
-                            [this] { return stop_; });
+  return !stopped_.wait_for(lock, time, [this] { return stop_; });
 }
 
-void Arena::PinAll() {
+void Arena::Follow() {
   cudaSetDevice(options_.device);
+  while (Step() && options_.service != nullptr && Pause(kLookEvery)) {
+  }
+}
+
+// No page of a slab that loses its memory is leased, so nothing on the GPU reads what is unpinned
+// here. Memory that a slab loses while it is being registered is not what readers take for pinned.
+bool Arena::Step() {
+  cudaSetDevice(options_.device);
+  uint64_t bytes = 0;
   for (size_t i = 0; i < slices_.count(); ++i) {
-    const Slice slice = slices_.At(i);
-    const cudaError_t error =
-        cudaHostRegister(const_cast<std::byte*>(options_.base + slice.offset), slice.bytes,
-                         cudaHostRegisterReadOnly | cudaHostRegisterMapped);
-    if (error == cudaSuccess) {
-      slices_.SetPinned(i, true);
-    } else {
-      cudaGetLastError();
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      if (error == cudaSuccess) {
-        progress_.pinned_bytes += slice.bytes;
-        ++progress_.pinned_slices;
-      } else {
-        if (progress_.refused_slices++ == 0) progress_.why_refused = cudaGetErrorString(error);
-      }
-    }
-    if (i + 1 < slices_.count() && !Pause()) return;
+    const uint64_t memory = slices_.MemoryOf(i), registered = slices_.RegisteredOf(i);
+    if (registered != 0 && registered != memory) Unpin(i);
+    if (!Slices::HasMemory(memory)) continue;
+    bytes += slices_.At(i).bytes;
+    if (registered == memory || refused_[i] == memory) continue;
+    Pin(i, memory);
+    if (!Pause(std::chrono::microseconds(options_.pause_us))) return false;
   }
   const std::lock_guard lock(mutex_);
+  progress_.bytes = bytes;
   progress_.finished = true;
+  return true;
+}
+
+void Arena::Pin(size_t i, uint64_t memory) {
+  const Slice slice = slices_.At(i);
+  // The driver only reads what is registered read-only; its signature asks for void*.
+  auto* const at = const_cast<std::byte*>(options_.base + slice.offset);
+  const cudaError_t error =
+      cudaHostRegister(at, slice.bytes, cudaHostRegisterReadOnly | cudaHostRegisterMapped);
+  const std::lock_guard lock(mutex_);
+  if (error == cudaSuccess) {
+    slices_.SetRegistered(i, memory);
+    progress_.pinned_bytes += slice.bytes;
+    ++progress_.pinned_slices;
+    return;
+  }
+  cudaGetLastError();
+  refused_[i] = memory;
+  if (progress_.refused_slices++ == 0) progress_.why_refused = cudaGetErrorString(error);
+}
+
+void Arena::Unpin(size_t i) {
+  const Slice slice = slices_.At(i);
+  slices_.SetRegistered(i, 0);
+  if (cudaHostUnregister(const_cast<std::byte*>(options_.base + slice.offset)) != cudaSuccess) {
+    cudaGetLastError();
+  }
+  const std::lock_guard lock(mutex_);
+  progress_.pinned_bytes -= slice.bytes;
+  --progress_.pinned_slices;
 }
 
 Arena::Progress Arena::progress() const {

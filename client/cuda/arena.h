@@ -1,9 +1,11 @@
 // Arena: a mapping of the daemon's memory that the GPU reads where it lies, pinned slice by slice.
+// Where the daemon tells which slabs have memory, a thread follows it.
 //
 // Thread-safe. While a slice is being pinned, other CUDA calls of the process wait for it, so
 // slices are small and a pause follows each. Reading a slice's state never waits.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -25,17 +28,20 @@ class Arena {
     const std::byte* base = nullptr;
     uint64_t bytes = 0;
     uint64_t slab_bytes = 0, slice_bytes = 0;
+    const std::atomic<uint64_t>* service = nullptr;  // as Slices::Options has it
+    size_t service_stride = 0;
     uint32_t pause_us = 0;
     bool background = false;
   };
   struct Progress {
+    uint64_t bytes = 0;  // to pin
     uint64_t pinned_bytes = 0;
     uint32_t pinned_slices = 0, refused_slices = 0;
     bool finished = false;
     std::string why_refused;
   };
 
-  // Pins all slices, or starts a thread that does.
+  // Pins all slices that have memory, or starts a thread that does.
   static absl::StatusOr<std::unique_ptr<Arena>> Pin(const Options& options);
   Arena(Slices slices, const Options& options);
   Arena(const Arena&) = delete;
@@ -53,13 +59,19 @@ class Arena {
   bool IsPinned(const void* address, uint64_t bytes) const;
 
  private:
-  void PinAll();
+  // Pins slices that have memory, and unpins those that lost it. Returns false when it was told to
+  // stop.
+  bool Step();
+  void Follow();
+  void Pin(size_t i, uint64_t memory);
+  void Unpin(size_t i);
   // Returns false when it was told to stop.
-  bool Pause();
+  bool Pause(std::chrono::microseconds time);
 
   const Options options_;
   Slices slices_;
-  mutable std::mutex mutex_;  // guards progress_ and stop_
+  std::vector<uint64_t> refused_;  // memory of each slice that the driver refused; Step() alone
+  mutable std::mutex mutex_;       // guards progress_ and stop_
   std::condition_variable stopped_;
   Progress progress_;
   bool stop_ = false;

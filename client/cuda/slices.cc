@@ -15,9 +15,15 @@ absl::StatusOr<Slices> Slices::Plan(const Options& options) {
     return refuse("slab_bytes is ", options.slab_bytes, ", must be a multiple of ", kPageBytes);
   }
   if (options.slice_bytes == 0) return refuse("slice_bytes is 0");
+  if (options.service != nullptr &&
+      (options.service_stride == 0 || options.bytes % options.slab_bytes != 0)) {
+    return refuse(options.bytes, " bytes are not slabs of ", options.slab_bytes,
+                  ", or service_stride is 0: give what prefixd_lease_arena() gave");
+  }
   Slices slices;
-  slices.bytes_ = options.bytes;
-  const uint64_t slabs = (options.slice_bytes - 1) / options.slab_bytes + 1;
+  slices.options_ = options;
+  const uint64_t slabs =
+      options.service != nullptr ? 1 : (options.slice_bytes - 1) / options.slab_bytes + 1;
   if (slabs > options.bytes / options.slab_bytes) {
     slices.slice_bytes_ = (options.bytes - 1) / kPageBytes * kPageBytes + kPageBytes;
   } else {
@@ -29,30 +35,31 @@ absl::StatusOr<Slices> Slices::Plan(const Options& options) {
                   " slices, at most ", kMostSlices, " are accepted");
   }
   slices.count_ = count;
-  slices.pinned_ = std::make_unique<std::atomic<bool>[]>(count);
+  slices.registered_ = std::make_unique<std::atomic<uint64_t>[]>(count);
   return slices;
 }
 
 Slice Slices::At(size_t i) const {
   const uint64_t offset = i * slice_bytes_;
   return {.offset = offset,
-          .bytes = std::min(slice_bytes_, bytes_ - offset),
-          .pinned = pinned_[i].load(std::memory_order_acquire)};
+          .bytes = std::min(slice_bytes_, options_.bytes - offset),
+          .pinned = IsPinned(i)};
 }
 
-uint64_t Slices::pinned_bytes() const {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < count_; ++i) {
-    const Slice slice = At(i);
-    if (slice.pinned) bytes += slice.bytes;
-  }
-  return bytes;
+uint64_t Slices::MemoryOf(size_t i) const {
+  if (options_.service == nullptr) return 1;
+  return options_.service[i * options_.service_stride].load(std::memory_order_acquire);
+}
+
+bool Slices::IsPinned(size_t i) const {
+  const uint64_t registered = RegisteredOf(i);
+  return registered != 0 && registered == MemoryOf(i);
 }
 
 bool Slices::ArePinned(uint64_t offset, uint64_t bytes) const {
-  if (bytes == 0 || offset >= bytes_ || bytes > bytes_ - offset) return false;
+  if (bytes == 0 || offset >= options_.bytes || bytes > options_.bytes - offset) return false;
   for (uint64_t i = offset / slice_bytes_; i <= (offset + bytes - 1) / slice_bytes_; ++i) {
-    if (!pinned_[i].load(std::memory_order_acquire)) return false;
+    if (!IsPinned(i)) return false;
   }
   return true;
 }
@@ -62,8 +69,7 @@ std::vector<Slice> Slices::Cut(uint64_t offset, uint64_t bytes) const {
   while (bytes > 0) {
     const size_t i = offset / slice_bytes_;
     const uint64_t piece = std::min(bytes, (i + 1) * slice_bytes_ - offset);
-    pieces.push_back(
-        {.offset = offset, .bytes = piece, .pinned = pinned_[i].load(std::memory_order_acquire)});
+    pieces.push_back({.offset = offset, .bytes = piece, .pinned = IsPinned(i)});
     offset += piece;
     bytes -= piece;
   }

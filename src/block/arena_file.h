@@ -28,8 +28,9 @@
 namespace prefixd::block {
 
 inline constexpr uint64_t kArenaMagic = 0x31414e5241584650;  // "PFXARNA1"
-// 4 guards holders and slab entries, 3 adds places and removal of spaces, 2 adds serials.
-inline constexpr uint32_t kArenaVersion = 4;
+// 5 counts slabs' times of service, 4 guards holders and slab entries, 3 adds places and removal of
+// spaces, 2 adds serials.
+inline constexpr uint32_t kArenaVersion = 5;
 inline constexpr uint32_t kArenaSlots = 64;
 inline constexpr uint32_t kNoSlot = ~uint32_t{0};
 inline constexpr uint64_t kNoOffset = ~uint64_t{0};
@@ -78,9 +79,16 @@ constexpr bool IsGuarded(uint64_t word) { return word == Guarded(static_cast<uin
 // Both words are Guarded().
 struct SlabRecord {
   std::atomic<uint64_t> extent_units = Guarded(0);  // of 4,096 bytes; 0 = not cut into extents
-  std::atomic<uint64_t> in_service = Guarded(0);    // 1: fallocate gave the slab memory
+  // Odd: fallocate gave the slab memory. Counts the times that it got memory and lost it, the
+  // latter before its hole is punched: a worker that has pinned the memory for a device sees so
+  // that the slab has other memory by now. No page of a slab that loses its memory is leased.
+  std::atomic<uint64_t> service = Guarded(0);
 };
 static_assert(sizeof(SlabRecord) == 16);
+constexpr bool InService(uint64_t service) { return IsGuarded(service) && service % 2 != 0; }
+constexpr uint64_t NextService(uint64_t service) {
+  return Guarded(static_cast<uint32_t>(service) + 1);
+}
 
 // The record in front of each encoded identity in the space table. A space's place is the offset of
 // its record in the table, in units of 8 bytes.

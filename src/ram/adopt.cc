@@ -96,9 +96,7 @@ absl::Status Arena::AdoptSpaces() {
 
 absl::Status Arena::AdoptSlab(uint32_t index, uint64_t locked_slots) {
   const block::SlabRecord& record = *file_->slab(index);
-  if (record.in_service.load(std::memory_order_acquire) != block::Guarded(1)) {
-    return absl::OkStatus();
-  }
+  if (!block::InService(record.service.load(std::memory_order_acquire))) return absl::OkStatus();
   Slab& slab = slabs_[index];
   slab.in_service = true;
   ++in_service_;

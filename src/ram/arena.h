@@ -294,6 +294,8 @@ class Arena {
   bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  // Tells the file's readers that the slab got its memory or loses it.
+  void TellService(uint32_t index) PREFIXD_REQUIRES(mutex_);
   // Takes free slabs beyond the capacity out of service, and notes in retire_from_ which others
   // must run empty.
   void Shrink() PREFIXD_REQUIRES(mutex_);

@@ -142,12 +142,11 @@ std::string WhyBadSlabs(int fd, const block::ArenaHeader& header, uint64_t alloc
   uint64_t in_service = 0;
   for (size_t i = 0; i < words.size(); i += 2) {
     const uint32_t extent_units = static_cast<uint32_t>(words[i]);
-    const uint32_t serves = static_cast<uint32_t>(words[i + 1]);
-    if (!block::IsGuarded(words[i]) || !block::IsGuarded(words[i + 1]) || serves > 1 ||
+    if (!block::IsGuarded(words[i]) || !block::IsGuarded(words[i + 1]) ||
         extent_units > header.slab_bytes / kUnit) {
       return absl::StrCat("entry ", i / 2, " of its slab table is damaged");
     }
-    in_service += serves;
+    in_service += block::InService(words[i + 1]) ? 1 : 0;
   }
   if (in_service * header.slab_bytes <= allocated_bytes) return "";
   return "its slabs have less memory than they should";

@@ -49,7 +49,7 @@ bool Arena::BackSlab(uint64_t record_bytes) {
     ++in_service_;
     free_slabs_.insert(index);
     wants_populating_ = true;
-    file_->slab(index)->in_service.store(block::Guarded(1), std::memory_order_release);
+    TellService(index);
   } else {
     idle_slabs_.insert(index);
   }
@@ -172,6 +172,12 @@ void Arena::PunchRecords(uint32_t index, uint64_t keep_bytes) {
   slab.record_bytes = keep_bytes;
 }
 
+void Arena::TellService(uint32_t index) {
+  std::atomic<uint64_t>& service = file_->slab(index)->service;
+  service.store(block::NextService(service.load(std::memory_order_relaxed)),
+                std::memory_order_release);
+}
+
 void Arena::LeaveService(uint32_t index) {
   free_slabs_.erase(index);
   idle_slabs_.insert(index);
@@ -182,8 +188,8 @@ void Arena::LeaveService(uint32_t index) {
     os::DropPrivatePages(base_ + index * shape_.slab_bytes, shape_.slab_bytes);
     return;
   }
-  // The next daemon must not take the slab for backed.
-  file_->slab(index)->in_service.store(block::Guarded(0), std::memory_order_release);
+  // First: the next daemon must not take the slab for backed, nor a worker for what it pinned.
+  TellService(index);
   file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
   PunchRecords(index, 0);
 }

@@ -272,7 +272,17 @@ TEST_F(CapiTest, BlocksOfALeaseHaveNamesThatStayTheSame) {
     EXPECT_EQ(prefixd_page_names(lease, 0, nullptr, 0), count);
     EXPECT_EQ(prefixd_page_names(lease, 99, names.data(), count), 0u);
     for (size_t i = 0; i < count; ++i) all.insert(named(names[i]));
+    prefixd_arena arena = PREFIXD_INIT(prefixd_arena);
+    EXPECT_EQ(prefixd_lease_arena(lease, &arena), PREFIXD_OK);
+    EXPECT_EQ(static_cast<const std::byte*>(arena.base) + blocks->arena_offset, blocks->units);
+    const uint64_t slab = blocks->arena_offset / arena.slab_bytes;
+    EXPECT_EQ(arena.service[slab * arena.service_stride] % 2, 1u);
+    EXPECT_LT(blocks->arena_offset, arena.bytes);
+    const auto* const service = arena.service + slab * arena.service_stride;
     prefixd_release(lease, nullptr);
+    EXPECT_EQ(*service % 2, 1u) << "the mapping stays";
+    prefixd_drop_arena(&arena);
+    EXPECT_EQ(arena.base, nullptr);
   }
   EXPECT_GT(count, 1u);
   EXPECT_EQ(all.size(), count);
@@ -462,6 +472,12 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   EXPECT_EQ(prefixd_gather(nullptr, 0, 0, 0, nullptr, nullptr), PREFIXD_OK) << "0 tokens of none";
   EXPECT_EQ(prefixd_table(nullptr, 0, &blocks), 0u);
   EXPECT_EQ(prefixd_page_names(nullptr, 0, nullptr, 0), 0u);
+  prefixd_arena arena = PREFIXD_INIT(prefixd_arena);
+  EXPECT_EQ(prefixd_lease_arena(nullptr, &arena), PREFIXD_NOT_FOUND);
+  EXPECT_EQ(arena.base, nullptr);
+  EXPECT_EQ(prefixd_lease_arena(nullptr, nullptr), PREFIXD_INVALID_ARGUMENT);
+  prefixd_drop_arena(&arena);
+  prefixd_drop_arena(nullptr);
   EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);
   EXPECT_EQ(prefixd_last_status(), PREFIXD_UNAVAILABLE);
   EXPECT_STREQ(prefixd_last_error(), "reserve: no space");

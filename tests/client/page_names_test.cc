@@ -148,6 +148,37 @@ TEST_F(PageNamesTest, APageThatComesBackFromSsdKeepsItsName) {
   EXPECT_EQ(NamesOf(), names) << "after a restart";
 }
 
+TEST_F(PageNamesTest, ALeaseTellsTheMappingThatItsPagesAreReadFromAndWhichSlabsServe) {
+  Open();
+  Store(tokens_, 7);
+  Lease lease = space_.value().Acquire(tokens_);
+  ASSERT_EQ(lease.WaitAll(), 300u);
+  const std::optional<ArenaView> arena = lease.arena();
+  ASSERT_TRUE(arena.has_value());
+  size_t pages = 0;
+  for (const BlockTableEntry& entry : lease.block_table(0)) {
+    EXPECT_EQ(entry.units, arena->base + entry.arena_offset);
+    EXPECT_LT(entry.arena_offset, arena->bytes);
+    const uint64_t slab = entry.arena_offset / arena->slab_bytes;
+    EXPECT_TRUE(block::InService(arena->service[slab * arena->service_stride]));
+    ++pages;
+  }
+  EXPECT_GT(pages, 0u);
+  ASSERT_EQ(arena->bytes % arena->slab_bytes, 0u);
+  uint64_t serving = 0;
+  for (uint64_t slab = 0; slab < arena->bytes / arena->slab_bytes; ++slab) {
+    serving += block::InService(arena->service[slab * arena->service_stride]) ? 1 : 0;
+  }
+  EXPECT_GT(serving, 0u);
+  EXPECT_LT(serving, arena->bytes / arena->slab_bytes) << "the file has room for a larger budget";
+  EXPECT_EQ(Lease().arena(), std::nullopt);
+  const uint64_t of = lease.block_table(0)[0].arena_offset / arena->slab_bytes;
+  lease.Release();
+  space_ = {};
+  client_ = {};
+  EXPECT_TRUE(block::InService(arena->service[of * arena->service_stride])) << "still mapped";
+}
+
 TEST_F(PageNamesTest, PagesThatAreCopiedHaveNoNames) {
   Open("", {.use_arena = false});
   Store(tokens_, 7);
@@ -157,6 +188,7 @@ TEST_F(PageNamesTest, PagesThatAreCopiedHaveNoNames) {
   EXPECT_TRUE(lease.page_names(-1).empty());
   EXPECT_TRUE(lease.page_names(3).empty());
   EXPECT_TRUE(Lease().page_names(0).empty());
+  EXPECT_EQ(lease.arena(), std::nullopt);
 }
 
 // Writes `change` of the arena's header and mapping, as a stray write of another process would.

@@ -1,10 +1,12 @@
 // An arena is pinned through a mapping that this process may only read, slice by slice.
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "block/arena_file.h"
 #include "tests/cuda/arena_file.h"
 #include "tests/cuda/cases.h"
 
@@ -117,6 +119,90 @@ TEST(PinTest, ASliceThatTheDriverRefusesIsCountedWithTheReason) {
   Fill(file, 8);
   ExpectCopied(file, 0, file.bytes());
   prefixd_cuda_unpin(arena);
+}
+
+// The daemon's words of four slabs.
+struct Service {
+  std::atomic<uint64_t> words[4] = {block::Guarded(1), block::Guarded(0), block::Guarded(7),
+                                    block::Guarded(2)};
+
+  prefixd_cuda_arena* Pin(const ArenaFile& file) {
+    prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
+    options.slab_bytes = 2 * kMiB;
+    options.service = reinterpret_cast<const uint64_t*>(words);
+    options.service_stride = 1;
+    return prefixd_cuda_pin(Gpu(), file.reader(), 8 * kMiB, &options);
+  }
+  void Change(size_t slab) { words[slab] = block::NextService(words[slab]); }
+};
+
+TEST(PinTest, OnlySlabsInServiceArePinnedAndNoneElseGetsMemory) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(8 * kMiB);
+  Service service;
+  prefixd_cuda_arena* arena = service.Pin(file);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  EXPECT_EQ(StateOf(arena).bytes, 4 * kMiB);
+  EXPECT_EQ(StateOf(arena).pinned_bytes, 4 * kMiB) << StateOf(arena).why_refused;
+  EXPECT_EQ(file.allocated_bytes(), 4 * kMiB);
+  for (size_t slab = 0; slab < 4; ++slab) {
+    EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.reader() + slab * 2 * kMiB, 2 * kMiB),
+              slab % 2 == 0);
+  }
+  prefixd_cuda_unpin(arena);
+}
+
+TEST(PinTest, ASlabThatComesIntoServiceIsPinnedAndOneThatLeavesItIsNot) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(8 * kMiB);
+  Service service;
+  prefixd_cuda_arena* arena = service.Pin(file);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  service.Change(1);
+  service.Change(2);
+  EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.reader() + 4 * kMiB, 1), 0) << "at once";
+  while (prefixd_cuda_is_pinned(arena, file.reader() + 2 * kMiB, 2 * kMiB) == 0 ||
+         StateOf(arena).pinned_slices != 2) {
+  }
+  EXPECT_EQ(StateOf(arena).pinned_bytes, 4 * kMiB);
+  prefixd_cuda_unpin(arena);
+}
+
+// What is there after a hole was punched is other memory than what is registered.
+TEST(PinTest, WhatWasPunchedAndIsInServiceAgainIsReadAsItIsNow) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(8 * kMiB);
+  Fill(file, 9);
+  Service service;
+  service.Change(1);
+  service.Change(3);
+  prefixd_cuda_arena* arena = service.Pin(file);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  ExpectCopied(file, 0, 8 * kMiB);
+  service.Change(2);
+  file.Punch(4 * kMiB, 2 * kMiB);
+  service.Change(2);
+  Fill(file, 10);
+  ExpectCopied(file, 0, 8 * kMiB);
+  while (StateOf(arena).pinned_slices != 4 ||
+         prefixd_cuda_is_pinned(arena, file.reader(), 8 * kMiB) == 0) {
+  }
+  Fill(file, 11);
+  ExpectCopied(file, 0, 8 * kMiB);
+  prefixd_cuda_unpin(arena);
+}
+
+TEST(PinTest, SlabsThatCannotBeThoseOfAnArenaAreRefused) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(9 * kMiB);
+  const uint64_t words[8] = {};
+  prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
+  options.slab_bytes = 2 * kMiB;
+  options.service = words;
+  options.service_stride = 1;
+  EXPECT_EQ(prefixd_cuda_pin(Gpu(), file.reader(), 9 * kMiB, &options), nullptr);
+  options.service_stride = 0;
+  EXPECT_EQ(prefixd_cuda_pin(Gpu(), file.reader(), 8 * kMiB, &options), nullptr);
 }
 
 }  // namespace

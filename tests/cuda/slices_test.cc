@@ -1,8 +1,12 @@
 #include "client/cuda/slices.h"
 
+#include <atomic>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
+
+#include "block/arena_file.h"
 
 namespace prefixd::cuda {
 namespace {
@@ -38,15 +42,42 @@ TEST(SlicesTest, AnArenaSmallerThanASliceIsOneSlice) {
 TEST(SlicesTest, ARangeIsPinnedOnlyIfEverySliceOfItIs) {
   Slices slices = MustPlan(8 * kMiB, 2 * kMiB, 2 * kMiB);
   EXPECT_FALSE(slices.ArePinned(0, 1));
-  slices.SetPinned(1, true);
-  slices.SetPinned(2, true);
+  slices.SetRegistered(1, slices.MemoryOf(1));
+  slices.SetRegistered(2, slices.MemoryOf(2));
   EXPECT_TRUE(slices.ArePinned(2 * kMiB, 4 * kMiB));
   EXPECT_FALSE(slices.ArePinned(2 * kMiB - 1, 2));
   EXPECT_FALSE(slices.ArePinned(6 * kMiB - 1, 2));
   EXPECT_FALSE(slices.ArePinned(2 * kMiB, 0)) << "no bytes are not pinned";
   EXPECT_FALSE(slices.ArePinned(9 * kMiB, 1)) << "beyond the arena";
   EXPECT_FALSE(slices.ArePinned(2 * kMiB, ~uint64_t{0})) << "an end that overflows";
-  EXPECT_EQ(slices.pinned_bytes(), 4 * kMiB);
+}
+
+TEST(SlicesTest, ASlabThatLostItsMemoryIsNotPinnedAnyMoreNorWhenItHasOtherMemory) {
+  std::vector<std::atomic<uint64_t>> service(8);  // every second word is something else
+  for (size_t i = 0; i < service.size(); i += 2) service[i] = block::Guarded(0);
+  auto planned = Slices::Plan({.bytes = 8 * kMiB,
+                               .slab_bytes = 2 * kMiB,
+                               .slice_bytes = 32 * kMiB,
+                               .service = service.data(),
+                               .service_stride = 2});
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  Slices slices = *std::move(planned);
+  ASSERT_EQ(slices.count(), 4u) << "a slab each";
+  EXPECT_FALSE(Slices::HasMemory(slices.MemoryOf(1)));
+  const auto change = [&] { service[2] = block::NextService(service[2]); };
+  change();
+  EXPECT_TRUE(Slices::HasMemory(slices.MemoryOf(1)));
+  EXPECT_FALSE(slices.ArePinned(2 * kMiB, 1));
+  slices.SetRegistered(1, slices.MemoryOf(1));
+  EXPECT_TRUE(slices.ArePinned(2 * kMiB, 2 * kMiB));
+  EXPECT_TRUE(slices.At(1).pinned);
+  EXPECT_TRUE(slices.Cut(3 * kMiB, 4096)[0].pinned);
+  for (int i = 0; i < 2; ++i) {  // punched, and in service again
+    change();
+    EXPECT_FALSE(slices.ArePinned(2 * kMiB, 1)) << i;
+    EXPECT_FALSE(slices.At(1).pinned);
+    EXPECT_FALSE(slices.Cut(3 * kMiB, 4096)[0].pinned);
+  }
 }
 
 TEST(SlicesTest, ACopyIsCutWhereASliceEnds) {
@@ -55,7 +86,7 @@ TEST(SlicesTest, ACopyIsCutWhereASliceEnds) {
     const uint64_t slab = 4096 * (1 + random() % 8);
     const uint64_t bytes = 4096 * (1 + random() % 200) + random() % 4096;
     Slices slices = MustPlan(bytes, slab, slab * (1 + random() % 5));
-    for (size_t i = 0; i < slices.count(); ++i) slices.SetPinned(i, random() % 2 == 0);
+    for (size_t i = 0; i < slices.count(); ++i) slices.SetRegistered(i, random() % 2);
     const uint64_t offset = random() % bytes, count = 1 + random() % (bytes - offset);
     uint64_t next = offset;
     for (const Slice& piece : slices.Cut(offset, count)) {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/descriptor.h"
 #include "os/memory.h"
 #include "tests/ram/shared_arena.h"
 
@@ -203,6 +204,50 @@ TEST(ServiceTest, ASmallerCapacityGivesFreeSlabsBackAndNamesThoseToEmpty) {
   EXPECT_EQ(arena->TakeFound().size(), 15u);
   EXPECT_EQ(Fill(*arena, 256 * kKiB).size(), 62u - 15) << "a larger one backs more";
   EXPECT_EQ(StatOf(path.str()).st_ino, inode);
+}
+
+// What the file says of each slab, to the workers that map it.
+std::vector<uint64_t> ServiceOf(const ArenaPath& path) {
+  const base::Descriptor file(open(path.str().c_str(), O_RDONLY | O_CLOEXEC));
+  block::ArenaHeader header;
+  EXPECT_EQ(pread(file.get(), static_cast<void*>(&header), sizeof(header), 0),
+            static_cast<ssize_t>(sizeof(header)));
+  std::vector<uint64_t> service(header.slabs);
+  for (uint64_t i = 0; i < header.slabs; ++i) {
+    const uint64_t at = header.slabs_offset + i * sizeof(block::SlabRecord) + sizeof(uint64_t);
+    EXPECT_EQ(pread(file.get(), &service[i], sizeof(uint64_t), static_cast<off_t>(at)), 8);
+  }
+  return service;
+}
+
+TEST(ServiceTest, ASlabThatGotOtherMemoryIsToldFromWhatItWas) {
+  const ArenaPath path;
+  Arena::Options options = SharedOptions(path);
+  std::vector<uint64_t> first;
+  {
+    const auto arena = OpenOrDie(options);
+    while (arena->BackOneMore()) {
+    }
+    first = ServiceOf(path);
+    const auto serving = std::count_if(first.begin(), first.end(), block::InService);
+    ASSERT_EQ(serving, static_cast<int64_t>(arena->stats().slabs_in_service));
+    ASSERT_TRUE(arena->GiveUp(3 * 256 * kKiB));
+    const std::vector<uint64_t> fewer = ServiceOf(path);
+    EXPECT_EQ(std::count_if(fewer.begin(), fewer.end(), block::InService), serving - 3);
+    arena->TakeBack(3 * 256 * kKiB);
+    while (arena->BackOneMore()) {
+    }
+    const std::vector<uint64_t> again = ServiceOf(path);
+    size_t changed = 0;
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_EQ(block::InService(again[i]), block::InService(first[i])) << i;
+      changed += again[i] != first[i] ? 1 : 0;
+    }
+    EXPECT_EQ(changed, 3u);
+    first = again;
+  }
+  const auto adopted = OpenOrDie(options);
+  EXPECT_EQ(ServiceOf(path), first) << "a daemon that adopts the file takes nothing away";
 }
 
 // Half of the slabs is free, in a private arena and in a shared one.

@@ -377,6 +377,9 @@ class Lease {
   // pages are copied through the socket, or a block has more than 6 items of content. Waits as
   // block_table(), but does not count as reading.
   std::vector<PageName> page_names(int layer);
+  // Returns the mapping that the pages are read from; nullopt where pages are copied through the
+  // socket. After prefixd restarts, new leases may have another one.
+  std::optional<ArenaView> arena() const;
   // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
   // only those that it has. Waits as block_table(), but does not count as reading.
   std::vector<TokenRun> runs(int layer);

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_CUDA_ABI_VERSION 3
+#define PREFIXD_CUDA_ABI_VERSION 4
 
 // Returns the library's version. Must be at least PREFIXD_CUDA_ABI_VERSION of the caller's header.
 PREFIXD_API uint32_t prefixd_cuda_abi_version(void);
@@ -80,14 +80,21 @@ typedef struct prefixd_cuda_pin_options {
   uint64_t slice_bytes;  // registered at a time, rounded up to slabs; 0 = 32 MiB
   uint32_t pause_us;     // between two slices, for other CUDA calls, which wait while one is pinned
   uint32_t background;   // 1: return at once and pin on a thread; 0: return when it is done
+  // Since version 4: those of prefixd_lease_arena(), which must stay mapped. A slice is then a
+  // slab.
+  const uint64_t* service;
+  uint64_t service_stride;
 } prefixd_cuda_pin_options;
 
 // Pins the mapping [base, base + bytes), which may be PROT_READ: the GPU can then read it and never
-// write it. `base` is 4 KiB aligned; for a prefixd_block it is units - arena_offset. Pinning
-// allocates every page of the mapping's file. The file must not be truncated, nor have holes
-// punched, while it is pinned: the GPU would go on reading the old pages. Slices that the driver
-// refuses stay unpinned and are counted; loads copy what is in them through a bounce buffer.
-// `options` may be NULL.
+// write it. `base` is 4 KiB aligned. Slices that the driver refuses stay unpinned and are counted;
+// loads copy what is in them through a bounce buffer. `options` may be NULL.
+//
+// With `service`, base, bytes and slab_bytes of prefixd_lease_arena(): the slabs in service are
+// pinned, and until prefixd_cuda_unpin() a thread looks every half second for those that came into
+// service, and unpins those that left it. Until then such a slab is read through the bounce buffer.
+// Without it every page of the mapping's file is allocated, which is more than the daemon's budget,
+// and the file must not be truncated, nor have holes punched: the GPU would read the old pages.
 PREFIXD_API prefixd_cuda_arena* prefixd_cuda_pin(prefixd_cuda* cuda, const void* base,
                                                  uint64_t bytes,
                                                  const prefixd_cuda_pin_options* options);
@@ -96,7 +103,7 @@ PREFIXD_API void prefixd_cuda_unpin(prefixd_cuda_arena* arena);
 
 typedef struct prefixd_cuda_pin_state {
   size_t size;
-  uint64_t bytes;         // of the mapping
+  uint64_t bytes;         // to pin: of slabs in service, or of the mapping
   uint64_t pinned_bytes;  // so far
   uint64_t slice_bytes;
   uint32_t slices, pinned_slices, refused_slices;

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -236,6 +236,18 @@ class PageName(ctypes.Structure):
     _fields_ = [("high", c_uint64), ("low", c_uint64)]
 
 
+class Arena(_Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("base", c_void_p),
+        ("bytes", c_uint64),
+        ("slab_bytes", c_uint64),
+        ("service", c_void_p),
+        ("service_stride", c_uint64),
+        ("mapping", c_void_p),
+    ]
+
+
 NONE_USED = 2**32 - 1
 
 
@@ -359,6 +371,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], Any]] = {
     "get_state": (c_int32, (_HANDLE, c_uint32, c_void_p, c_size_t), FAILED_PRECONDITION),
     "table": (c_size_t, (_HANDLE, c_uint32, POINTER(POINTER(Block))), 0),
     "page_names": (c_size_t, (_HANDLE, c_uint32, POINTER(PageName), c_size_t), 0),
+    "lease_arena": (c_int32, (_HANDLE, _STRUCT), UNAVAILABLE),
+    "drop_arena": (None, (_STRUCT,), None),
     "stored_runs": (c_size_t, (_HANDLE, c_uint32, POINTER(StoredRun), c_size_t), 0),
     "release": (None, (_HANDLE, _STRUCT), None),
     "reserve": (_HANDLE, (_HANDLE, c_void_p, c_size_t, _STRUCT), None),
@@ -442,6 +456,8 @@ class Library:
     get_state: Callable[..., int]
     table: Callable[..., int]
     page_names: Callable[..., int]
+    lease_arena: Callable[..., int]
+    drop_arena: Callable[..., None]
     stored_runs: Callable[..., int]
     release: Callable[..., None]
     reserve: Callable[..., int | None]

@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from ._abi import Block, Format, PageName, Planes, TensorFormat, _Sized
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Options(_Sized):
@@ -35,6 +35,8 @@ class PinOptions(_Sized):
         ("slice_bytes", c_uint64),
         ("pause_us", c_uint32),
         ("background", c_uint32),
+        ("service", c_void_p),
+        ("service_stride", c_uint64),
     ]
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
+from collections.abc import Container
 
 import torch
 
-from .. import _cuda
-from .._client import Client
+from .. import _abi, _cuda
 from .._errors import Error
 from .._lease import Lease
 
+_PAUSE_US = 2000
+_MOST_MAPPINGS = 4  # of daemons that restarted, or of several
 _lock = threading.Lock()
 _gpus: dict[int, Gpu] = {}
 
@@ -30,6 +33,8 @@ class Gpu:
             raise Error(f"gpu: {self.lib.error()}")
         self.pointer: int = pointer
         self._keeps = False
+        self._lock = threading.Lock()
+        self._pinned: dict[int, Pinned] = {}  # of pin_once(), by address, the oldest first
 
     def __repr__(self) -> str:
         return f"<prefixd.torch.Gpu {self.device}>"
@@ -56,54 +61,76 @@ class Gpu:
         return {field[0]: getattr(counts, field[0]) for field in counts._fields_[1:]}
 
     def pin(
-        self, client: Client, lease: Lease, *, background: bool = False, pause_us: int = 0
+        self,
+        lease: Lease,
+        *,
+        background: bool = False,
+        pause_us: int = 0,
+        known: Container[int | None] = (),
     ) -> Pinned | None:
-        """Pins the daemon's memory, so that loads read it where it lies. `lease`: any of the
-        client's that is read in place; its pages stay leased until the memory is unpinned. Returns
-        None where no memory is shared. Pinning allocates the whole arena."""
-        entries = [
-            one
-            for layer in range(len(lease._layers))
-            if lease._layers[layer]
-            for one in lease._table(lease._pages("pin"), layer)
-            if one.units and one.arena_offset != 2**64 - 1
-        ]
-        if not entries:
+        """Pins the daemon's memory, so that loads read it where it lies: what has pages now, and
+        what gets some later, within a second. `lease`: any that is read in place; it may be
+        released then. Returns None where no memory is shared, or it is at one of the addresses
+        `known`."""
+        arena = _abi.Arena()
+        if lease._lib.lease_arena(lease._pages("pin").pointer, ctypes.byref(arena)):
             return None
-        options = _cuda.PinOptions(background=background, pause_us=pause_us)
-        return Pinned(
-            self,
-            lease,
-            entries[0].units - entries[0].arena_offset,
-            client.stats.arena_bytes,
-            options,
+        if arena.base in known:
+            lease._lib.drop_arena(ctypes.byref(arena))
+            return None
+        options = _cuda.PinOptions(
+            slab_bytes=arena.slab_bytes,
+            background=background,
+            pause_us=pause_us,
+            service=arena.service,
+            service_stride=arena.service_stride,
         )
+        return Pinned(self, lease._lib, arena, options)
+
+
+    def pin_once(self, lease: Lease) -> None:
+        """pin() on a thread, once for each mapping of a daemon's memory, until the process ends.
+        While a slab is pinned, some milliseconds, other CUDA calls of the process wait."""
+        with self._lock:
+            pinned = self.pin(lease, background=True, pause_us=_PAUSE_US, known=self._pinned)
+            if pinned is not None:
+                self._pinned[pinned.base] = pinned
+            if len(self._pinned) > _MOST_MAPPINGS:
+                self._pinned.pop(next(iter(self._pinned))).unpin()
 
 
 class Pinned:
-    """The daemon's memory, pinned. unpin() once nothing on the GPU reads it any more."""
+    """The daemon's memory, pinned. unpin() once nothing on the GPU reads it any more; when the
+    object is gone, or the process ends, that waits for the GPU."""
 
     def __init__(
-        self, gpu: Gpu, lease: Lease, base: int, size: int, options: _cuda.PinOptions
+        self, gpu: Gpu, lib: _abi.Library, arena: _abi.Arena, options: _cuda.PinOptions
     ) -> None:
         self._gpu = gpu
-        self._held = lease._pages("pin")  # keeps the mapping
-        self._pointer = gpu.lib.pin(gpu.pointer, base, size, ctypes.byref(options))
-        if not self._pointer:
-            raise Error(f"pin: {gpu.lib.error()}")
+        self.base: int = arena.base
+        pointer = gpu.lib.pin(gpu.pointer, arena.base, arena.bytes, ctypes.byref(options))
+        if not pointer:
+            why = gpu.lib.error()
+            lib.drop_arena(ctypes.byref(arena))
+            raise Error(f"pin: {why}")
+        self._pointer: int | None = pointer
+        self._end = weakref.finalize(self, _unpin, gpu, pointer, lib, arena)
 
     def progress(self) -> tuple[int, int, str]:
-        """Returns the bytes that are pinned, those of the arena, and why some were refused."""
+        """Returns the bytes that are pinned, those that have memory, and why some were refused."""
         state = _cuda.PinState()
         self._gpu.lib.pin_progress(self._pointer, ctypes.byref(state))
         return state.pinned_bytes, state.bytes, state.why_refused.decode(errors="replace")
 
     def unpin(self) -> None:
-        if self._pointer:
-            torch.cuda.synchronize(self._gpu.device)
-            self._gpu.lib.unpin(self._pointer)
-            self._pointer = None
-            del self._held
+        self._pointer = None
+        self._end()
+
+
+def _unpin(gpu: Gpu, pointer: int, lib: _abi.Library, arena: _abi.Arena) -> None:
+    torch.cuda.synchronize(gpu.device)
+    gpu.lib.unpin(pointer)
+    lib.drop_arena(ctypes.byref(arena))  # the library reads the mapping until here
 
 
 def gpu(device: torch.device | int | str = 0) -> Gpu:
