@@ -15,6 +15,7 @@ import torch
 from models import answer, prompt
 from prefixd import mlx_affine
 from prefixd.transformers.paged_layers import Paged
+from prefixd_process import wait_for
 from support import TransformersTest
 from test_tensors import DIM, HEADS, LAYERS, TOKENS
 from transformers import DynamicCache
@@ -73,7 +74,7 @@ class LoadingOnAGpu(test_tensors.Loading):
         )
         with space.acquire(self.tokens(3), deadline_ms=30_000) as own:
             self.assertEqual(own.wait_all(), TOKENS)
-            pinned = prefixd.torch.gpu().pin(client, own)
+            pinned = prefixd.torch.gpu().pin(own)
             self.assertIsNotNone(pinned)
             self.addCleanup(pinned.unpin)
             sides = torch.zeros(2, HEADS, TOKENS, DIM, dtype=torch.bfloat16, device=self.device)
@@ -239,6 +240,49 @@ class OnAGpu(TransformersTest):
             self.assertEqual(shared.fetch(ids).get_seq_length(), 0)
         self.assertIn("its model moved to cuda:0", log.output[0])
         self.assertEqual(self.shared(model).fetch(ids).get_seq_length(), 99)
+
+
+@with_kernels
+class PinningOnAGpu(TransformersTest):
+    device = "cuda"
+
+    def test_prefixds_memory_is_pinned_once_and_pages_come_straight_from_it(self):
+        model, ids = self.load("llama"), prompt(300, seed=91)
+        whole, _, _ = self.ask(self.shared(model, pin=False), ids, 4)
+        gpu = prefixd.torch.gpu()
+        before = set(gpu._pinned)
+        client = self.client()
+        shared = self.shared(model, client)
+        for _ in range(2):
+            self.assertEqual(shared.fetch(whole).get_seq_length(), 303)
+            self.assertEqual(len(set(gpu._pinned) - before), 1)
+        base = (set(gpu._pinned) - before).pop()
+        wait_for("pinning", lambda: gpu._pinned[base].progress()[0] > 0)
+        with shared._core.space.acquire(whole, deadline_ms=30_000) as lease:
+            self.assertEqual(lease.wait_all(), 303)
+            sides = torch.zeros(2, 2, 303, 64, device=self.device)
+            counts = prefixd.torch.load(lease, {0: sides}).end()
+        self.assertGreater(counts["pinned_bytes"], 0)
+        self.assertEqual(counts["bounced_bytes"], 0)
+        shared = self.shared(model, pin=False)  # of another session, whose memory is mapped again
+        shared.fetch(whole)
+        self.assertEqual(len(set(gpu._pinned) - before), 1)
+
+    def test_pages_that_a_cpu_and_a_gpu_attend_on_in_place_give_one_text(self):
+        more = {"bits": 8, "value_bits": 4, "salt": "one text"}
+        for name in ("llama", "qwen3", "gemma3"):
+            with self.subTest(model=name):
+                there = self.load(name, attn_implementation="prefixd")
+                here = self.load(name, attn_implementation="prefixd").cpu()
+                whole, _, stored = self.ask(self.shared(there, **more), prompt(300, seed=92), 4)
+                self.assertEqual(stored, 303)
+                turn, texts = whole + prompt(9, seed=93), []
+                for model in (here, there):
+                    cache = self.shared(model, **more).fetch(turn)
+                    self.assertEqual(cache.get_seq_length(), 303)
+                    self.assertTrue(any(isinstance(layer, Paged) for layer in cache.layers))
+                    texts.append(models.generate(model, turn, 24, cache).sequences[0].tolist())
+                self.assertEqual(*texts)
 
 
 @with_kernels

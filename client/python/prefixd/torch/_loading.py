@@ -207,15 +207,16 @@ class DevicePages:
         self, lease: Lease, layer: int, units: Sequence[int | None], table: Any
     ) -> list[int | None]:
         """Returns the address of room for each block that has units."""
-        sizes = [
-            sum(
-                side.heads * _unit_bytes(side, entry.page_tokens)
-                for side in lease._layers[layer][entry.format]
-            )
-            if at
-            else 0
-            for at, entry in zip(units, table)
-        ]
+        known: dict[tuple[int, int], int] = {}  # most blocks of a layer are alike
+
+        def page_bytes(entry: Any) -> int:
+            kind = entry.format, entry.page_tokens
+            if kind not in known:
+                sides = lease._layers[layer][entry.format]
+                known[kind] = sum(one.heads * _unit_bytes(one, entry.page_tokens) for one in sides)
+            return known[kind]
+
+        sizes = [page_bytes(entry) if at else 0 for at, entry in zip(units, table)]
         memory = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
         self._memory.append(memory)
         places, at = [], memory.data_ptr()

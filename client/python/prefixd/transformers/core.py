@@ -16,7 +16,7 @@ from .. import Client, Error, Lease, rope_of
 from ..engine.formats import fitting
 from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, Unsupported, block_tokens_for
 from ..engine.tensors import computed
-from ..torch import DevicePages, Table, why_no_gpu
+from ..torch import DevicePages, Table, gpu, why_no_gpu
 from . import attention, geometry, identity
 from .options import Options
 from .paged_layers import PagedLayer, PagedWindowLayer
@@ -98,7 +98,7 @@ class Core:
 
     def acquire(self, tokens: Sequence[int], most: int) -> Lease:
         options = self.options
-        return self.space.acquire(
+        lease = self.space.acquire(
             tokens,
             max_cached_tokens=most,
             readable=[at for at, form in enumerate(self._ladder) if form in options.readable],
@@ -106,6 +106,15 @@ class Core:
             load_deadline_ms=options.load_deadline_ms,
             wait_pending_ms=options.wait_pending_ms,
         )
+        if options.pin and self._device.type == "cuda" and not why_no_gpu(self._device):
+            self._pin(lease)
+        return lease
+
+    def _pin(self, lease: Lease) -> None:
+        try:
+            gpu(self._device).pin_once(lease)
+        except Error as error:
+            log.warning("prefixd's memory is not pinned, pages are copied: %s", error)
 
     def gather(self, lease: Lease, count: int) -> list[Piece]:
         """Returns what prefixd has of each layer after `count` tokens; nothing if some of it is

@@ -21,6 +21,8 @@ class Options:
     deadline_ms: of a lookup, and again of what is asked before storing. load_deadline_ms: of pages
       that prefixd reads from SSD. store_deadline_ms: of each step of storing; the first late step
       ends it. wait_pending_ms: how long a lookup waits while another worker computes its tokens.
+    pin: with a model on a GPU, pin the daemon's memory in the background, so that pages come
+      straight from there: two to four times as fast.
     write_behind: store() returns at once, a thread stores.
     """
 
@@ -35,6 +37,7 @@ class Options:
     load_deadline_ms: int = 2000
     store_deadline_ms: int = 2000
     wait_pending_ms: int = 0
+    pin: bool = True
     write_behind: bool = False
 
     def __post_init__(self) -> None:
