@@ -18,7 +18,7 @@
 
 #include "base/descriptor.h"
 #include "os/held_file.h"
-#include "prefixd/block_table.h"
+#include "prefixd/client.h"
 
 namespace prefixd::client {
 
