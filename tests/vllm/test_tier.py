@@ -405,7 +405,7 @@ class TierEngineTest(DaemonTest):
 
     @classmethod
     def engine(cls, name: str) -> Engine:
-        transfer = said(cls.daemon.address)
+        transfer = said(cls.daemon.address, lookup_deadline_ms=2000)  # one that a busy machine keeps
         transfer["engine_id"] = f"{cls.folder.name}-{name}"
         cls.addClassCleanup(remove_memory, transfer["engine_id"])
         transfer["kv_connector_extra_config"].update(
