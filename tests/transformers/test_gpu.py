@@ -1,6 +1,7 @@
 """prefixd.transformers with models on a GPU. Skipped, and said so, where torch sees none: CPU tests
 run again there, and beside them what is a GPU's own."""
 
+import gc
 import signal
 import unittest
 
@@ -264,9 +265,12 @@ class PinningOnAGpu(TransformersTest):
             counts = prefixd.torch.load(lease, {0: sides}).end()
         self.assertGreater(counts["pinned_bytes"], 0)
         self.assertEqual(counts["bounced_bytes"], 0)
-        shared = self.shared(model, pin=False)  # of another session, whose memory is mapped again
-        shared.fetch(whole)
+        other = self.shared(model, pin=False)  # of another session, whose memory is mapped again
+        other.fetch(whole)
         self.assertEqual(len(set(gpu._pinned) - before), 1)
+        del shared
+        gc.collect()
+        self.assertEqual(set(gpu._pinned) - before, set(), "nobody has it any more")
 
     def test_pages_that_a_cpu_and_a_gpu_attend_on_in_place_give_one_text(self):
         more = {"bits": 8, "value_bits": 4, "salt": "one text"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Container
 
 import torch
 
@@ -14,7 +13,6 @@ from .._errors import Error
 from .._lease import Lease
 
 _PAUSE_US = 2000
-_MOST_MAPPINGS = 4  # of daemons that restarted, or of several
 _lock = threading.Lock()
 _gpus: dict[int, Gpu] = {}
 
@@ -34,7 +32,7 @@ class Gpu:
         self.pointer: int = pointer
         self._keeps = False
         self._lock = threading.Lock()
-        self._pinned: dict[int, Pinned] = {}  # of pin_once(), by address, the oldest first
+        self._pinned: weakref.WeakValueDictionary[int, Pinned] = weakref.WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<prefixd.torch.Gpu {self.device}>"
@@ -61,23 +59,31 @@ class Gpu:
         return {field[0]: getattr(counts, field[0]) for field in counts._fields_[1:]}
 
     def pin(
-        self,
-        lease: Lease,
-        *,
-        background: bool = False,
-        pause_us: int = 0,
-        known: Container[int | None] = (),
+        self, lease: Lease, *, background: bool = False, pause_us: int = 0
     ) -> Pinned | None:
         """Pins the daemon's memory, so that loads read it where it lies: what has pages now, and
         what gets some later, within a second. `lease`: any that is read in place; it may be
-        released then. Returns None where no memory is shared, or it is at one of the addresses
-        `known`."""
-        arena = _abi.Arena()
-        if lease._lib.lease_arena(lease._pages("pin").pointer, ctypes.byref(arena)):
+        released then. Returns None where no memory is shared."""
+        arena = _arena_of(lease)
+        return None if arena is None else self._pin(lease, arena, background, pause_us)
+
+    def pin_once(self, lease: Lease) -> Pinned | None:
+        """pin() on a thread, once for each mapping: whoever asks for one that is pinned gets the
+        same object. Hold it, and let the last one go when leases have another mapping. While a
+        slab is pinned, some milliseconds, other CUDA calls of the process wait."""
+        arena = _arena_of(lease)
+        if arena is None:
             return None
-        if arena.base in known:
-            lease._lib.drop_arena(ctypes.byref(arena))
-            return None
+        with self._lock:
+            pinned = self._pinned.get(arena.base)
+            if pinned is None:
+                pinned = self._pin(lease, arena, True, _PAUSE_US)
+                self._pinned[pinned.base] = pinned
+            else:
+                lease._lib.drop_arena(ctypes.byref(arena))
+        return pinned
+
+    def _pin(self, lease: Lease, arena: _abi.Arena, background: bool, pause_us: int) -> Pinned:
         options = _cuda.PinOptions(
             slab_bytes=arena.slab_bytes,
             background=background,
@@ -86,17 +92,6 @@ class Gpu:
             service_stride=arena.service_stride,
         )
         return Pinned(self, lease._lib, arena, options)
-
-
-    def pin_once(self, lease: Lease) -> None:
-        """pin() on a thread, once for each mapping of a daemon's memory, until the process ends.
-        While a slab is pinned, some milliseconds, other CUDA calls of the process wait."""
-        with self._lock:
-            pinned = self.pin(lease, background=True, pause_us=_PAUSE_US, known=self._pinned)
-            if pinned is not None:
-                self._pinned[pinned.base] = pinned
-            if len(self._pinned) > _MOST_MAPPINGS:
-                self._pinned.pop(next(iter(self._pinned))).unpin()
 
 
 class Pinned:
@@ -125,6 +120,12 @@ class Pinned:
     def unpin(self) -> None:
         self._pointer = None
         self._end()
+
+
+def _arena_of(lease: Lease) -> _abi.Arena | None:
+    arena = _abi.Arena()
+    absent = lease._lib.lease_arena(lease._pages("pin").pointer, ctypes.byref(arena))
+    return None if absent else arena
 
 
 def _unpin(gpu: Gpu, pointer: int, lib: _abi.Library, arena: _abi.Arena) -> None:

@@ -22,7 +22,7 @@ class Options:
       that prefixd reads from SSD. store_deadline_ms: of each step of storing; the first late step
       ends it. wait_pending_ms: how long a lookup waits while another worker computes its tokens.
     pin: with a model on a GPU, pin the daemon's memory in the background, so that pages come
-      straight from there: two to four times as fast.
+      straight from there: about twice as fast.
     write_behind: store() returns at once, a thread stores.
     """
 
