@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import statistics
-import subprocess
 import sys
 import time
 import unittest
@@ -25,7 +24,7 @@ import torch
 from models import prompt
 from prefixd.transformers import Options, PrefixCache
 from prefixd_process import Daemon
-from support import TransformersTest
+from support import Child, TransformersTest
 from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
@@ -68,7 +67,7 @@ class Worker:
         self.client = prefixd.connect(address)
         options = Options(
             bits=8, value_bits=4, salt=family, deadline_ms=LATE_MS, load_deadline_ms=LATE_MS,
-            store_deadline_ms=LATE_MS,
+            store_deadline_ms=LATE_MS, pin=False,
         )  # fmt: skip
         self.prefixd = PrefixCache(self.client, model, weights=b"1" * 32, options=options)
         assert not self.prefixd.why_not, self.prefixd.why_not
@@ -113,7 +112,7 @@ class Worker:
         self.map(shapes)
 
     def pin(self) -> dict[str, float]:
-        """Pins both memories for the GPU, as a worker does before it serves. Returns what it took."""
+        """Pins both memories for the GPU, as before serving. Returns what that took."""
         began = time.monotonic()
         size = self.whole.numel() * self.whole.element_size()
         code = torch.cuda.cudart().cudaHostRegister(self.whole.data_ptr(), size, 0)
@@ -143,12 +142,18 @@ class Worker:
             text = [token]
         for _ in range(ANSWER_TOKENS - 1):
             text.append(self.step(text[-1:], cache))
-        return {"first_s": statistics.median(first[1:]), "cache_s": statistics.median(got[1:]), "text": text}
+        return {
+            "first_s": statistics.median(first[1:]),
+            "cache_s": statistics.median(got[1:]),
+            "text": text,
+        }
 
     def step(self, ids: list[int], cache: DynamicCache) -> int:
         asked = torch.tensor([ids], device="cuda")
         with torch.no_grad():
-            out = self.model(input_ids=asked, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            out = self.model(
+                input_ids=asked, past_key_values=cache, use_cache=True, logits_to_keep=1
+            )
         return int(out.logits[0, -1].argmax())
 
     def from_file(self) -> DynamicCache:
@@ -186,34 +191,6 @@ def made(family: str) -> Any:
     return model
 
 
-class Process:
-    """A Worker as a child."""
-
-    def __init__(self, *arguments: Any) -> None:
-        command = [sys.executable, __file__, "worker", *map(str, arguments)]
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def tell(self, *call: Any) -> None:
-        assert self._child.stdin
-        self._child.stdin.write(json.dumps(call) + "\n")
-        self._child.stdin.flush()
-
-    def hear(self) -> Any:
-        assert self._child.stdout
-        line = self._child.stdout.readline()
-        assert line, f"a worker ended with {self._child.wait()}"
-        return json.loads(line)
-
-    def ask(self, *call: Any) -> Any:
-        self.tell(*call)
-        return self.hear()
-
-    def end(self) -> None:
-        self._child.communicate()
-
-
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")
 class FirstToken(TransformersTest):
     @classmethod
@@ -221,7 +198,8 @@ class FirstToken(TransformersTest):
         cls.daemon = Daemon(cls.folder / "daemon", ram=f"{RAM_GIB}GiB", ssd="off")
 
     def test_C6_the_first_token_behind_a_prefix_that_two_processes_share(self) -> None:
-        print(f"\n{torch.cuda.get_device_name()}, {TOKENS} tokens and a question of {QUESTION_TOKENS}")
+        name = torch.cuda.get_device_name()
+        print(f"\n{name}, {TOKENS} tokens and a question of {QUESTION_TOKENS}")
         for family in FAMILIES:
             with self.subTest(model=family):
                 self.measure(family)
@@ -231,7 +209,7 @@ class FirstToken(TransformersTest):
     def measure(self, family: str) -> None:
         file = Path("/dev/shm") / f"{self.folder.name}-{family}"
         self.addCleanup(file.unlink, missing_ok=True)
-        pair = [Process(family, self.daemon.address, file) for _ in range(2)]
+        pair = [Child(__file__, "worker", family, self.daemon.address, file) for _ in range(2)]
         for one in pair:
             self.addCleanup(one.end)
             self.assertEqual(one.hear(), "ready")
@@ -252,7 +230,8 @@ class FirstToken(TransformersTest):
                 for one in pair:
                     say(f"{name}, both at once", one.hear(), cold)
         held = sum(one["ram_extent_bytes"] for one in self.daemon.control("stats")["spaces"])
-        print(f"  {family}: file {file.stat().st_size / 1e9:.2f} GB, prefixd {(held - self.held) / 1e9:.2f} GB")
+        sizes = file.stat().st_size / 1e9, (held - self.held) / 1e9
+        print("  {}: file {:.2f} GB, prefixd {:.2f} GB".format(family, *sizes), flush=True)
         self.held = held
         for one in pair:
             one.end()

@@ -1,7 +1,7 @@
 """A process that takes prefixes from prefixd to its GPU until its input ends. Usage: gpu_worker.py
-ADDRESS MODEL PROMPTS_FILE, which holds [ids, digest of their rows] of each. Prints, as JSON: "ready",
-and for each line that it reads what it saw since the last: {"hits": , "misses": , "wrong": ,
-"hit_at": time of the first hit, "pinned": bytes}."""
+ADDRESS MODEL PROMPTS_FILE, which holds [ids, digest of their rows] of each. Prints, as JSON:
+"ready", and for each line that it reads what it saw since the last: {"hits": , "misses": ,
+"wrong": , "hit_at": time of the first hit, "pinned": bytes}."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -20,6 +22,36 @@ from transformers.utils import logging as transformers_logging
 torch.set_num_threads(1)  # two spin for each other on a busy machine
 transformers_logging.disable_progress_bar()
 LATE_MS = 30_000  # a deadline that a busy machine keeps
+
+
+class Child:
+    """A Python program that answers each line of its input by a line, both of JSON."""
+
+    def __init__(self, program: Path | str, *arguments: Any) -> None:
+        command = [sys.executable, "-W", "ignore", *map(str, (program, *arguments))]
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, *call: Any) -> None:
+        assert self._child.stdin
+        self._child.stdin.write(json.dumps(call) + "\n")
+        self._child.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self._child.stdout
+        line = self._child.stdout.readline()
+        assert line, f"{self._child.args} ended with {self._child.wait()}"
+        return json.loads(line)
+
+    def ask(self, *call: Any) -> Any:
+        self.tell(*call)
+        return self.hear()
+
+    def end(self) -> None:
+        """Closes its input and waits until it has ended. May be called again."""
+        if self._child.poll() is None:
+            self._child.communicate(timeout=DEADLINE_S)
 
 
 class TransformersTest(unittest.TestCase):

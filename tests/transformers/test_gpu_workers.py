@@ -2,12 +2,9 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
-
 
 import prefixd.torch
 import torch
@@ -15,34 +12,12 @@ from gpu_worker import digest_of
 from models import prompt
 from prefixd.transformers import PrefixCache
 from prefixd_process import DEADLINE_S
-from support import TransformersTest
+from support import Child, TransformersTest
 from transformers import DynamicCache
 
 KILLS = 5
 TOKENS = 2000
 WORKER = Path(__file__).with_name("gpu_worker.py")
-
-
-class Worker:
-    def __init__(self, *arguments):
-        command = [sys.executable, "-W", "ignore", WORKER, *map(str, arguments)]
-        self._child = subprocess.Popen(
-            [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def hear(self):
-        line = self._child.stdout.readline()
-        assert line, f"a worker ended with {self._child.wait()}"
-        return json.loads(line)
-
-    def ask(self):
-        self._child.stdin.write("\n")
-        self._child.stdin.flush()
-        return self.hear()
-
-    def end(self):
-        if self._child.poll() is None:
-            self._child.communicate(timeout=60)
 
 
 @unittest.skipUnless(
@@ -67,7 +42,7 @@ class TwoWorkers(TransformersTest):
     def test_C5_pages_are_right_and_found_again_after_prefixd_is_killed_under_two_workers(self):
         file = self.folder / "prompts"
         file.write_text(json.dumps(self.stored()))
-        pair = [Worker(self.daemon.address, self.path("llama"), file) for _ in range(2)]
+        pair = [Child(WORKER, self.daemon.address, self.path("llama"), file) for _ in range(2)]
         for one in pair:
             self.addCleanup(one.end)
             self.assertEqual(one.hear(), "ready")
