@@ -245,7 +245,8 @@ size_t prefixd_page_names(prefixd_lease* lease, uint32_t layer, prefixd_page_nam
 prefixd_status prefixd_lease_arena(const prefixd_lease* lease, prefixd_arena* out) {
   return Guarded<prefixd_status>(PREFIXD_EXHAUSTED, [&]() -> prefixd_status {
     const auto view = lease == nullptr ? std::nullopt : lease->lease.arena();
-    if (out == nullptr || !CheckSize(out, out->size, sizeof(*out))) {
+    constexpr size_t kLeast = offsetof(prefixd_arena, mapping) + sizeof(void*);  // else it leaks
+    if (out == nullptr || out->size < kLeast || !CheckSize(out, out->size, sizeof(*out))) {
       return Refuse("lease_arena: no room for an arena");
     }
     prefixd_arena arena{};

@@ -111,7 +111,7 @@ typedef struct prefixd_counts {
   uint64_t gathered_bytes;
   uint64_t stored_tokens, duplicate_tokens, failed_commits;
   uint64_t attached;       // 1 or 0
-  uint64_t arena_bytes;    // of the daemon's memory, mapped here; 0 = none
+  uint64_t arena_bytes;    // of the mapping of the daemon's memory; 0 = none
   uint64_t staging_bytes;  // granted by the daemon
 } prefixd_counts;
 PREFIXD_API void prefixd_stats(const prefixd_client* client, prefixd_counts* out);

@@ -80,8 +80,8 @@ constexpr bool IsGuarded(uint64_t word) { return word == Guarded(static_cast<uin
 struct SlabRecord {
   std::atomic<uint64_t> extent_units = Guarded(0);  // of 4,096 bytes; 0 = not cut into extents
   // Odd: fallocate gave the slab memory. Counts the times that it got memory and lost it, the
-  // latter before its hole is punched: a worker that has pinned the memory for a device sees so
-  // that the slab has other memory by now. No page of a slab that loses its memory is leased.
+  // latter before its hole is punched: so a worker that has pinned the memory for a device sees
+  // that the slab has other memory now. No page of a slab that loses its memory is leased.
   std::atomic<uint64_t> service = Guarded(0);
 };
 static_assert(sizeof(SlabRecord) == 16);

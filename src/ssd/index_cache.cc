@@ -1,7 +1,5 @@
 #include "ssd/index_cache.h"
 
-#include <utility>
-
 #if __has_include("rocksdb/advanced_cache.h")  // since version 8
 #include "rocksdb/advanced_cache.h"
 #endif

@@ -476,6 +476,9 @@ TEST_F(CapiTest, NoHandleIsAHandleThatHasNothing) {
   EXPECT_EQ(prefixd_lease_arena(nullptr, &arena), PREFIXD_NOT_FOUND);
   EXPECT_EQ(arena.base, nullptr);
   EXPECT_EQ(prefixd_lease_arena(nullptr, nullptr), PREFIXD_INVALID_ARGUMENT);
+  arena.size = offsetof(prefixd_arena, mapping);
+  EXPECT_EQ(prefixd_lease_arena(nullptr, &arena), PREFIXD_INVALID_ARGUMENT)
+      << "would not be dropped";
   prefixd_drop_arena(&arena);
   prefixd_drop_arena(nullptr);
   EXPECT_EQ(prefixd_reserve(nullptr, &token, 1, nullptr), nullptr);

@@ -171,7 +171,7 @@ TEST_F(PageNamesTest, ALeaseTellsTheMappingThatItsPagesAreReadFromAndWhichSlabsS
   }
   EXPECT_GT(serving, 0u);
   EXPECT_LT(serving, arena->bytes / arena->slab_bytes) << "the file has room for a larger budget";
-  EXPECT_EQ(Lease().arena(), std::nullopt);
+  EXPECT_FALSE(Lease().arena().has_value());
   const uint64_t of = lease.block_table(0)[0].arena_offset / arena->slab_bytes;
   lease.Release();
   space_ = {};
@@ -188,7 +188,7 @@ TEST_F(PageNamesTest, PagesThatAreCopiedHaveNoNames) {
   EXPECT_TRUE(lease.page_names(-1).empty());
   EXPECT_TRUE(lease.page_names(3).empty());
   EXPECT_TRUE(Lease().page_names(0).empty());
-  EXPECT_EQ(lease.arena(), std::nullopt);
+  EXPECT_FALSE(lease.arena().has_value());
 }
 
 // Writes `change` of the arena's header and mapping, as a stray write of another process would.

@@ -1,5 +1,6 @@
 // An arena is pinned through a mapping that this process may only read, slice by slice.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -27,6 +28,16 @@ prefixd_cuda_pin_state StateOf(const prefixd_cuda_arena* arena) {
   prefixd_cuda_pin_state state = PREFIXD_INIT(prefixd_cuda_pin_state);
   prefixd_cuda_pin_progress(arena, &state);
   return state;
+}
+
+// Asks until it is so, for ten seconds.
+template <typename Look>
+bool Until(Look look) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!look()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
 }
 
 prefixd_cuda_pin_options SmallSlices() {
@@ -85,8 +96,7 @@ TEST(PinTest, WhatIsNotPinnedYetIsBounced) {
   prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
   ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
   ExpectCopied(file, 0, file.bytes());  // whatever is pinned by now
-  while (StateOf(arena).finished == 0) {
-  }
+  EXPECT_TRUE(Until([&] { return StateOf(arena).finished != 0; }));
   EXPECT_EQ(StateOf(arena).pinned_bytes, file.bytes());
   ExpectCopied(file, 0, file.bytes());
   prefixd_cuda_unpin(arena);
@@ -161,9 +171,10 @@ TEST(PinTest, ASlabThatComesIntoServiceIsPinnedAndOneThatLeavesItIsNot) {
   service.Change(1);
   service.Change(2);
   EXPECT_EQ(prefixd_cuda_is_pinned(arena, file.reader() + 4 * kMiB, 1), 0) << "at once";
-  while (prefixd_cuda_is_pinned(arena, file.reader() + 2 * kMiB, 2 * kMiB) == 0 ||
-         StateOf(arena).pinned_slices != 2) {
-  }
+  EXPECT_TRUE(Until([&] {
+    return prefixd_cuda_is_pinned(arena, file.reader() + 2 * kMiB, 2 * kMiB) == 1 &&
+           StateOf(arena).pinned_slices == 2;
+  }));
   EXPECT_EQ(StateOf(arena).pinned_bytes, 4 * kMiB);
   prefixd_cuda_unpin(arena);
 }
@@ -184,9 +195,10 @@ TEST(PinTest, WhatWasPunchedAndIsInServiceAgainIsReadAsItIsNow) {
   service.Change(2);
   Fill(file, 10);
   ExpectCopied(file, 0, 8 * kMiB);
-  while (StateOf(arena).pinned_slices != 4 ||
-         prefixd_cuda_is_pinned(arena, file.reader(), 8 * kMiB) == 0) {
-  }
+  EXPECT_TRUE(Until([&] {
+    return StateOf(arena).pinned_slices == 4 &&
+           prefixd_cuda_is_pinned(arena, file.reader(), 8 * kMiB) == 1;
+  }));
   Fill(file, 11);
   ExpectCopied(file, 0, 8 * kMiB);
   prefixd_cuda_unpin(arena);

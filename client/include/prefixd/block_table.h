@@ -1,10 +1,8 @@
 // prefixd/block_table.h: what attention kernels walk. Part of prefixd/client.h, which includes it.
 // Plain values. The bytes pointed to stay valid and unchanged while a kernel runs.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 namespace prefixd {
 
@@ -24,21 +22,6 @@ struct BlockTableEntry {
 struct PageName {
   uint64_t high = 0, low = 0;
   bool operator==(const PageName&) const = default;
-};
-
-// The daemon's memory as this process maps it, read-only, in slabs: for code that pins it for a
-// device. Only slabs in service have memory, and touching others takes memory from the host.
-struct ArenaView {
-  std::shared_ptr<const void> mapping{};  // keeps it, whatever becomes of leases, client and daemon
-  const std::byte* base = nullptr;        // where arena_offset is 0
-  uint64_t bytes = 0;                     // of the mapping from there on
-  uint64_t slab_bytes = 0;                // no page crosses a multiple of it
-  // service[i * service_stride]: of slab i, odd in its low bit while the slab is in service. It
-  // changes before the slab loses its memory: then what was pinned of it is not what is there now.
-  // A slab with a leased page does not lose its memory.
-  const std::atomic<uint64_t>* service = nullptr;
-  size_t service_stride = 0;
-  bool operator==(const ArenaView&) const = default;
 };
 
 }  // namespace prefixd

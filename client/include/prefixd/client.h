@@ -19,6 +19,7 @@
 //    pages are copied.
 #pragma once
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -339,6 +340,18 @@ class Sequence {
 
 // --- engines that own their KV memory ---
 
+// The daemon's memory as this process maps it, read-only, in slabs: for code that pins it for a
+// device. Only slabs in service have memory, and touching others takes memory from the host.
+struct ArenaView {
+  std::shared_ptr<const void> mapping{};  // keeps it, whatever becomes of leases, client and daemon
+  const std::byte* base = nullptr;        // where arena_offset is 0
+  uint64_t bytes = 0, slab_bytes = 0;  // from `base` on; no page crosses a multiple of slab_bytes
+  // service[i * service_stride] is odd while slab i is in service. It changes before the slab loses
+  // the memory that was pinned, which a slab with a leased page does not.
+  const std::atomic<uint64_t>* service = nullptr;
+  size_t service_stride = 0;
+};
+
 // The cached tokens of a request, to be copied out. Holds their pages until it is released.
 class Lease {
  public:
@@ -377,8 +390,7 @@ class Lease {
   // pages are copied through the socket, or a block has more than 6 items of content. Waits as
   // block_table(), but does not count as reading.
   std::vector<PageName> page_names(int layer);
-  // Returns the mapping that the pages are read from; nullopt where pages are copied through the
-  // socket. After prefixd restarts, new leases may have another one.
+  // Returns the mapping that the pages are read from, nullopt if they are copied from the socket.
   std::optional<ArenaView> arena() const;
   // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
   // only those that it has. Waits as block_table(), but does not count as reading.
@@ -525,7 +537,7 @@ struct ClientOptions {
 // The daemon's memory as this process maps it.
 struct ArenaInfo {
   const std::byte* data = nullptr;  // arena_offset counts from here; null if not mapped
-  size_t data_bytes = 0;            // a GPU engine registers this memory once, read-only
+  size_t data_bytes = 0;            // of the mapping; see ArenaView for what has memory
   uint64_t staging_bytes = 0;       // granted by the daemon
   std::string why_not{};            // why it is not mapped
 };
