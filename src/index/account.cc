@@ -67,18 +67,24 @@ void PrefixIndex::Impl::Refresh(Node& node) {
   }
 }
 
+EvictPlace PrefixIndex::Impl::PlaceOf(const Node& node, const PageCounts& pages) const {
+  // While pages are adopted, children may come, and no block has its last use.
+  const uint32_t busy = adopting ? pages.busy : pages.busy - pages.unverified;
+  const bool free = node.in_tree && pages.ram > 0 && node.children().ram() == 0 &&
+                    pages.held == 0 && node.pinned() == 0 && busy == 0 && !node.spilling;
+  if (!free) return EvictPlace::kNone;
+  // A block that a reservation builds on may leave RAM for SSD, but its dirty pages are not
+  // dropped.
+  const bool needed = node.holds() > 0;
+  const bool clean = pages.unverified_dirty == 0 && (pages.dirty == 0 || (node.refused && !needed));
+  if (clean) return EvictPlace::kClean;
+  return needed ? EvictPlace::kNone : EvictPlace::kDirty;
+}
+
 void PrefixIndex::Impl::Reorder(Node& node) {
   if (node.is_root()) return;
   const PageCounts pages = CountPages(node);
-  auto wanted = EvictPlace::kNone;
-  const bool free = node.in_tree && pages.ram > 0 && node.children().ram() == 0 &&
-                    pages.held == 0 && node.pinned() == 0 && pages.busy == 0 && !node.spilling;
-  // A block that a reservation builds on may leave RAM for SSD, but its dirty pages are not
-  // dropped.
-  const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
-  if (free && clean) wanted = EvictPlace::kClean;
-  if (free && !clean && node.holds() == 0) wanted = EvictPlace::kDirty;
-  eviction->Put(node, wanted);
+  eviction->Put(node, PlaceOf(node, pages));
   if (!node.space()->regular) ReorderLoose(node);
   const bool spill = node.children().spill() == 0 && WantsSpill(node);
   if (spill != node.in_spill_order) node.in_spill_order = PutInto(spill_order, node, spill);

@@ -122,6 +122,7 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
     if (Node* const first = FirstExtending(parent, Head(tokens, end))) impl_->SetEnd(*first, end);
   }
   if (!needed) return absl::AlreadyExistsError("adopt: the tree has the page");
+  impl_->adopting = true;
   Page& page = impl_->AddAdoptedPage(*node, adopted.page);
   const PageRef ref = InfoOf(*node, page).ref;
   impl_->adopted_uses.push_back({ref, adopted.last_use});
@@ -189,6 +190,7 @@ void PrefixIndex::Impl::EndAdoption() {
   std::vector<HeldPage> held;
   {
     const base::MutexLock lock(mutex);
+    adopting = false;
     std::swap(adopted, adopted_uses);
     std::swap(held, adoption.pages);
   }
@@ -211,6 +213,10 @@ void PrefixIndex::Impl::EndAdoption() {
   ForEachInSteps(order, [&](Node& node) PREFIXD_REQUIRES(mutex) {
     SetStamp(node, next_stamp++);
     Reorder(node);
+  });
+  // Those that an earlier adoption left unverified may be given up again.
+  ForEachInSteps([&](Node& node) PREFIXD_REQUIRES(mutex) {
+    if (node.in_unverified_order) Reorder(node);
   });
   {
     const base::MutexLock lock(mutex);

@@ -13,21 +13,23 @@ void Add(const Evicted& more, Evicted* evicted) {
   evicted->dropped_pages += more.dropped_pages;
 }
 
+bool AnyPage(const Page&) { return true; }
+
 }  // namespace
 
-Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin,
-                                     uint64_t end) {
+// Gives up each page of the block for which `may_go` is true and that nobody needs.
+Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty,
+                                     const std::function<bool(const Page&)>& may_go) {
   Evicted evicted;
   if (node.pinned() > 0) return evicted;
   const Change change(*this, node);
   for (Page& page : node.pages()) {
-    const bool clean = page.state() == PageState::kRamAndSsd;
-    const bool may_drop = may_drop_dirty || (node.refused && node.holds() == 0);
-    const bool droppable = may_drop && page.state() == PageState::kRam;
-    if (page.holders() > 0 || (!clean && !droppable)) continue;
-    const block::Extent extent = page.extent();
-    if (extent.offset < begin || extent.offset >= end) continue;
-    evicted.bytes += extent.bytes;
+    const bool unverified = page.state() == PageState::kUnverified;
+    const bool clean = page.state() == PageState::kRamAndSsd || (unverified && OnSsd(page));
+    const bool may_drop = may_drop_dirty || (!unverified && node.refused && node.holds() == 0);
+    const bool droppable = may_drop && (page.state() == PageState::kRam || unverified);
+    if (page.holders() > 0 || (!clean && !droppable) || !may_go(page)) continue;
+    evicted.bytes += page.extent().bytes;
     ++evicted.pages;
     if (clean) {
       FreeExtent(page);
@@ -53,7 +55,7 @@ std::optional<Evicted> PrefixIndex::EvictOne(bool may_drop_dirty, GiveUp what) {
                           (impl_->eviction->Spares(*node) && !impl_->eviction->Spares(*first)));
     if (later) return std::nullopt;
   }
-  const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0});
+  const Evicted evicted = impl_->GiveUpRam(*node, may_drop_dirty, AnyPage);
   impl_->Settle(node);
   return evicted;
 }
@@ -66,22 +68,24 @@ Evicted PrefixIndex::EvictAbove(block::SpaceHandle handle, uint64_t ram_bytes,
   while (space != nullptr && space->totals.ram_extents > ram_bytes) {
     Node* const node = impl_->eviction->NextOf(*space, may_drop_dirty);
     if (node == nullptr) break;
-    Add(impl_->GiveUpRam(*node, may_drop_dirty, 0, ~uint64_t{0}), &evicted);
+    Add(impl_->GiveUpRam(*node, may_drop_dirty, AnyPage), &evicted);
     impl_->Settle(node);
   }
   return evicted;
 }
 
 Evicted PrefixIndex::EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty) {
-  std::vector<Impl::FoundBlock> touched = impl_->FindInSteps([&](const Node& node) {
-    return node.in_tree && std::ranges::any_of(node.pages(), [&](const Page& page) {
-             const block::Extent extent = page.extent();
-             return extent && extent.offset >= begin && extent.offset < end;
-           });
-  });
+  // What is not verified yet can be moved soon.
+  const auto may_go = [&](const Page& page) {
+    const block::Extent extent = page.extent();
+    return page.state() != PageState::kUnverified && extent && extent.offset >= begin &&
+           extent.offset < end;
+  };
+  std::vector<Impl::FoundBlock> touched = impl_->FindInSteps(
+      [&](const Node& node) { return node.in_tree && std::ranges::any_of(node.pages(), may_go); });
   Evicted evicted;
   impl_->ForEachInSteps(touched, [&](Node& node) PREFIXD_REQUIRES(impl_->mutex) {
-    if (node.in_tree) Add(impl_->GiveUpRam(node, may_drop_dirty, begin, end), &evicted);
+    if (node.in_tree) Add(impl_->GiveUpRam(node, may_drop_dirty, may_go), &evicted);
   });
   impl_->SettleDeepestFirst(&touched);
   return evicted;
@@ -105,7 +109,8 @@ Evicted PrefixIndex::EvictPicked(const PageRef& ref, block::Extent extent) {
   const base::MutexLock lock(impl_->mutex);
   const Page* const page = impl_->Resolve(ref);
   if (page == nullptr || !page->moving() || page->extent() != extent) return {};
-  const Evicted evicted = impl_->GiveUpRam(*ref.node, true, extent.offset, extent.offset + 1);
+  const Evicted evicted = impl_->GiveUpRam(
+      *ref.node, true, [&](const Page& other) { return other.extent() == extent; });
   const BlockRef block{ref.node, ref.node_id};
   impl_->SettleIfLeft({&block, 1});
   return evicted;

@@ -156,6 +156,8 @@ struct PrefixIndex::Impl {
   };
   void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
   void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
+  // Returns where the node belongs in the order of eviction. `pages`: CountPages(node).
+  EvictPlace PlaceOf(const Node& node, const PageCounts& pages) const PREFIXD_REQUIRES(mutex);
   // Takes the node out of every order by stamp; the caller calls Reorder afterwards.
   void SetStamp(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
   bool WantsSpill(const Node& node) const;
@@ -311,7 +313,7 @@ struct PrefixIndex::Impl {
   void TrimChain(Node& leaf) PREFIXD_REQUIRES(mutex);
 
   // --- evict.cc ---
-  Evicted GiveUpRam(Node& node, bool may_drop_dirty, uint64_t begin, uint64_t end)
+  Evicted GiveUpRam(Node& node, bool may_drop_dirty, const std::function<bool(const Page&)>& may_go)
       PREFIXD_REQUIRES(mutex);
   Evicted Forget(Node& node) PREFIXD_REQUIRES(mutex);
   // Calls `drop`, in steps, for the leaves that may go, coldest first, and for parents that become
@@ -408,7 +410,8 @@ struct PrefixIndex::Impl {
   // What the DropOnSsd under way drops, so that it does not miss snapshots that change their block
   // meanwhile; null if none is.
   IsDropped dropping PREFIXD_GUARDED_BY(mutex);
-  bool loading PREFIXD_GUARDED_BY(mutex) = false;  // blocks without pages stay: children may come
+  bool loading PREFIXD_GUARDED_BY(mutex) = false;   // blocks without pages stay: children may come
+  bool adopting PREFIXD_GUARDED_BY(mutex) = false;  // from the first Adopt to EndAdoption
 };
 
 }  // namespace prefixd::index

@@ -159,7 +159,10 @@ PageCounts CountPages(const Node& node) {
     if (page.state() == PageState::kRam) ++counts.dirty;
     if (page.holders() > 0) ++counts.held;
     if (Busy(page.state())) ++counts.busy;
-    if (page.state() == PageState::kUnverified) ++counts.unverified;
+    if (page.state() == PageState::kUnverified) {
+      ++counts.unverified;
+      if (!OnSsd(page)) ++counts.unverified_dirty;
+    }
   }
   return counts;
 }

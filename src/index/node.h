@@ -217,6 +217,7 @@ static_assert(sizeof(Node) == 72);
 // Numbers of a node's pages by kind.
 struct PageCounts {
   uint32_t present = 0, ram = 0, dirty = 0, held = 0, busy = 0, unverified = 0;
+  uint32_t unverified_dirty = 0;  // of the unverified pages those that are not on SSD
 };
 PageCounts CountPages(const Node& node);
 bool AnyPresent(const Node& node);

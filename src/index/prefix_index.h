@@ -472,10 +472,11 @@ class PrefixIndex {
   // descendant in RAM and whose pages nobody holds. The coldest goes; blocks that were read again
   // since they were stored are spared while they take at most `most_spared_bytes`
   // (index/eviction_order.h). Spaces at or below their floor are spared; spaces above their ceiling
-  // go first. Clean pages become kSsd. Dirty pages are dropped only if `may_drop_dirty`; otherwise
-  // their blocks are passed over. Returns nullopt if there is nothing to give up; also if a dirty
-  // block that must stay would go before the victim: kInOrder whichever it is, kUnspared if the
-  // victim is a spared one and the dirty block is not.
+  // go first. Pages that are on SSD too become kSsd. Others, which are dirty, are dropped only if
+  // `may_drop_dirty`; otherwise their blocks are passed over. Pages need not be verified, but those
+  // that are adopted stay until PruneHoles. Returns nullopt if there is nothing to give up; also if
+  // a dirty block that must stay would go before the victim: kInOrder whichever it is, kUnspared if
+  // the victim is a spared one and the dirty block is not.
   enum class GiveUp { kWhatMayGo, kUnspared, kInOrder };
   std::optional<Evicted> EvictOne(bool may_drop_dirty, GiveUp what = GiveUp::kWhatMayGo);
   // Gives up the coldest blocks of one space, whatever its floor, until its extents are at most
@@ -486,8 +487,8 @@ class PrefixIndex {
   // that are pinned, leased or being written stay. Returns the RAM bytes and the number of all
   // pages that went.
   Evicted ForgetUnused(block::SpaceHandle space, int64_t before_stamp, uint64_t ssd_bytes);
-  // Gives up, as EvictOne does, every page that nobody holds and whose extent lies in [begin, end)
-  // of the arena, cold or not.
+  // Gives up, as EvictOne does, every page that is verified, that nobody holds and whose extent
+  // lies in [begin, end) of the arena, cold or not.
   Evicted EvictRange(uint64_t begin, uint64_t end, bool may_drop_dirty);
   // Returns for each slab of the arena how many bytes of spared blocks (see EvictOne) stand in it;
   // slabs beyond the end have none.

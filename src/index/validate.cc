@@ -102,7 +102,8 @@ absl::Status CheckMarks(const Node& node, const HolderMap& holders) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPolicy& eviction,
+// `place`: where the node belongs in the order of eviction.
+absl::Status CheckNode(const Node& node, EvictPlace place, const EvictionPolicy& eviction,
                        const Order& spill) {
   if (absl::Status status = CheckPages(node); !status.ok()) return status;
   if (!node.in_tree) {
@@ -113,23 +114,16 @@ absl::Status CheckNode(const Node& node, uint32_t block_tokens, const EvictionPo
     }
     return absl::OkStatus();
   }
-  if (!node.children().empty() && node.size() != block_tokens)
+  if (!node.children().empty() && node.size() != node.space()->shape.block_tokens)
     return Broken(node, "partial parent");
   if (node.pages().empty() && node.children().empty() && node.pins == 0 && !node.record_written) {
     return Broken(node, "empty and needed by nobody");
   }
-  const PageCounts pages = CountPages(node);
-  const bool evictable = pages.ram > 0 && node.children().ram() == 0 && pages.held == 0 &&
-                         node.pinned() == 0 && pages.busy == 0 && !node.spilling;
-  auto place = EvictionPolicy::Place::kNone;
-  const bool clean = pages.dirty == 0 || (node.refused && node.holds() == 0);
-  if (evictable && clean) place = EvictionPolicy::Place::kClean;
-  if (evictable && !clean && node.holds() == 0) place = EvictionPolicy::Place::kDirty;
   if (!eviction.Is(node, place)) return Broken(node, "eviction order");
   if (spill.contains({node.stamp, node.id(), const_cast<Node*>(&node)}) != node.in_spill_order) {
     return Broken(node, "spill order");
   }
-  if (pages.dirty > 0 && !node.refused && !node.spilling && !node.in_spill_order &&
+  if (CountPages(node).dirty > 0 && !node.refused && !node.spilling && !node.in_spill_order &&
       node.children().spill() == 0) {
     return Broken(node, "dirty and not in the spill order");
   }
@@ -170,7 +164,11 @@ absl::Status PrefixIndex::Impl::Validate() const {
   for (Node* const node : nodes) {
     if (pinned[node] != node->pinned()) return Broken(*node, "pinned");
     const uint32_t block_tokens = node->space()->shape.block_tokens;
-    absl::Status status = CheckNode(*node, block_tokens, *eviction, spill_order);
+    // While pages are adopted, those that an earlier adoption left unverified are where they were.
+    const PageCounts pages = CountPages(*node);
+    const bool unsettled = adopting && pages.unverified > 0;
+    const EvictPlace place = unsettled ? node->in_evict_order : PlaceOf(*node, pages);
+    absl::Status status = CheckNode(*node, place, *eviction, spill_order);
     if (!status.ok()) return status;
     uint32_t needed = pins[node] + (node->spilling ? 1 : 0);
     for (const Page& page : node->pages()) {

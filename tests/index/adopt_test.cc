@@ -72,10 +72,10 @@ TEST_F(AdoptTest, AdoptedPagesAreHitsThatMustBeCheckedFirst) {
   EXPECT_EQ(MarksOf(pages[0].page.extent).ReadHolders(), 2u);
 }
 
-TEST_F(AdoptTest, WhileUnverifiedAPageIsNeitherGivenUpNorSpilledNorMoved) {
+TEST_F(AdoptTest, WhileUnverifiedAPageIsNeitherSpilledNorMovedNorGivenUpForItsPlace) {
   const auto refs = AdoptAll(PagesOf(Count(1, 16)));
   index_.PruneHoles();
-  EXPECT_FALSE(index_.EvictOne(true).has_value());
+  EXPECT_FALSE(index_.EvictOne(false).has_value()) << "it is nowhere else";
   EXPECT_EQ(index_.EvictRange(0, ~uint64_t{0}, true).pages, 0u);
   EXPECT_TRUE(index_.PickSpill(~uint64_t{0}).empty());
   EXPECT_TRUE(index_.PickMovable(0, ~uint64_t{0}).empty());
@@ -85,13 +85,58 @@ TEST_F(AdoptTest, WhileUnverifiedAPageIsNeitherGivenUpNorSpilledNorMoved) {
 }
 
 TEST_F(AdoptTest, AParentIsNotGivenUpBeforeItsUnverifiedChild) {
-  const auto refs = AdoptAll(PagesOf(Count(1, 32)));
+  const auto pages = PagesOf(Count(1, 32));
+  const auto refs = AdoptAll(pages);
   index_.PruneHoles();
   Verify(refs[0]);
-  EXPECT_FALSE(index_.EvictOne(true).has_value());
-  Verify(refs[1]);
+  EXPECT_EQ(index_.EvictOne(true)->pages, 1u);
+  EXPECT_THAT(index_.TakeFreed(), ElementsAre(pages[1].page.extent));
   EvictAll();
-  EXPECT_EQ(index_.TakeFreed().size(), 2u);
+  EXPECT_THAT(index_.TakeFreed(), ElementsAre(pages[0].page.extent));
+}
+
+// What was used last is verified first, and must not go for that.
+TEST_F(AdoptTest, TheColdestIsGivenUpFirstVerifiedOrNot) {
+  auto hot = PagesOf(Count(1, 16)), cold = PagesOf(Count(101, 16));
+  hot[0].last_use = 200;
+  cold[0].last_use = 100;
+  const auto refs = AdoptAll({hot[0], cold[0]});
+  index_.PruneHoles();
+  Verify(refs[0]);
+  EXPECT_EQ(index_.EvictOne(true)->dropped_pages, 1u);
+  EXPECT_THAT(index_.TakeFreed(), ElementsAre(cold[0].page.extent));
+  EXPECT_EQ(StateOf(refs[0]), PageState::kRam);
+}
+
+TEST_F(AdoptTest, AnUnverifiedPageThatIsOnSsdTooIsReadFromThereOnceItIsGivenUp) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  SpillAll();
+  EvictAll();
+  index_.TakeFreed();
+  const auto pages = PagesOf(stored);
+  const auto refs = AdoptAll(pages);
+  index_.PruneHoles();
+  EXPECT_EQ(StateOf(refs[0]), PageState::kUnverified);
+  EXPECT_EQ(index_.EvictOne(false)->dropped_pages, 0u);
+  EXPECT_THAT(index_.TakeFreed(), ElementsAre(pages[0].page.extent));
+  EXPECT_EQ(Acquire(stored).pages[0].state, PageState::kSsd);
+}
+
+TEST_F(AdoptTest, AReadersUnverifiedPageIsNotGivenUp) {
+  auto pages = PagesOf(Count(1, 16));
+  MarksOf(pages[0].page.extent).SetHolders(2);
+  const auto refs = AdoptAll(pages);
+  ASSERT_TRUE(index_.AdoptLease({5}, 1, refs));
+  index_.PruneHoles();
+  EXPECT_FALSE(index_.EvictOne(true).has_value());
+}
+
+TEST_F(AdoptTest, NothingIsGivenUpBeforeAllIsAdopted) {
+  AdoptAll(PagesOf(Count(1, 16)));
+  EXPECT_FALSE(index_.EvictOne(true).has_value()) << "its children may come";
+  index_.PruneHoles();
+  EXPECT_TRUE(index_.EvictOne(true).has_value());
 }
 
 TEST_F(AdoptTest, ChildrenAreAdoptedOnlyBelowTheirParents) {

@@ -27,14 +27,16 @@ class OracleSteps : public OracleWrites {
       const auto [block, key] = it->second;
       ModelPage& page = block->pages.at(key);
       ASSERT_EQ(page.holders, 0);
-      ASSERT_TRUE(page.state == PageState::kRamAndSsd ||
-                  (may_drop && page.state == PageState::kRam));
+      const bool unverified = page.state == PageState::kUnverified;
+      ASSERT_FALSE(unverified && !leaf_first);
+      const bool copy = page.state == PageState::kRamAndSsd || (unverified && page.sequence != 0);
+      ASSERT_TRUE(copy || (may_drop && (unverified || page.state == PageState::kRam)));
       ASSERT_FALSE(leaf_first && oracle_.HasRamBelow(*block));
       freed_bytes += extent.bytes;
       oracle_.by_extent().erase(it);
       Poison(extent.offset);
       page.extent = {};
-      page.state = page.state == PageState::kRamAndSsd ? PageState::kSsd : PageState::kGone;
+      page.state = copy ? PageState::kSsd : PageState::kGone;
       touched.insert(block);
     }
     ASSERT_EQ(freed_bytes, bytes);
