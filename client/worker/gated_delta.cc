@@ -13,11 +13,11 @@ constexpr float kNormEpsilon = 1e-6F;  // for the norms of q and k
 
 // Convolves the token's channels with those of the tokens before it, which `history` holds. Moves
 // `history` up by one token.
-void Convolve(const DeltaShape& shape, const DeltaWeights& weights, const float* row,
-              float* history, float* out) {
+void Convolve(const DeltaShape& shape, const PlacedDelta& weights, const float* row, float* history,
+              float* out) {
   const size_t channels = shape.channels(), before = shape.convolution - 1;
   for (size_t c = 0; c < channels; ++c) {
-    const float* taps = weights.convolution.data() + c * shape.convolution;
+    const float* taps = weights.convolution + c * shape.convolution;
     float sum = taps[before] * row[c];
     for (size_t i = 0; i < before; ++i) sum += taps[i] * history[i * channels + c];
     out[c] = Silu(sum);
@@ -69,7 +69,7 @@ size_t DeltaStateFloats(const DeltaShape& shape) {
          size_t{shape.value_heads} * shape.value_dim * shape.key_dim;
 }
 
-void DeltaStep(const DeltaShape& shape, const DeltaWeights& weights, float norm_epsilon,
+void DeltaStep(const DeltaShape& shape, const PlacedDelta& weights, float norm_epsilon,
                const float* row, float* state, float* out) {
   const DeltaRow at(shape);
   std::vector<float> mixed(shape.channels());
@@ -95,7 +95,7 @@ void DeltaStep(const DeltaShape& shape, const DeltaWeights& weights, float norm_
             .decay = std::exp(-weights.forget_rates[head] * step),
             .correction = Sigmoid(row[at.b + head])},
            memory + size_t{head} * shape.value_dim * shape.key_dim, result);
-    RmsNorm(result, weights.norm, norm_epsilon, result);
+    RmsNorm(result, {weights.norm, shape.value_dim}, norm_epsilon, result);
     const float* gates = row + at.z + size_t{head} * shape.value_dim;
     for (size_t i = 0; i < shape.value_dim; ++i) result[i] *= Silu(gates[i]);
   }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "client/worker/device.h"
 #include "client/worker/matrix.h"
 #include "client/worker/model_config.h"
 
@@ -38,7 +39,7 @@ struct DeltaRow {
 size_t DeltaStateFloats(const DeltaShape& shape);
 
 // Adds one token to `state`. `row` holds the token's projections; `out` is [values].
-void DeltaStep(const DeltaShape& shape, const DeltaWeights& weights, float norm_epsilon,
+void DeltaStep(const DeltaShape& shape, const PlacedDelta& weights, float norm_epsilon,
                const float* row, float* state, float* out);
 
 }  // namespace prefixd::worker

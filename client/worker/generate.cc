@@ -43,6 +43,7 @@ class Generation {
                   .request_id = prompt.id});
     model_.UseGrid(space.block_tokens());  // a daemon that just came may have set another grid
     answer_.id = prompt.id;
+    answer_.device = model_.device();
     answer_.prompt_tokens = prompt_tokens_;
     answer_.match = sequence_.match();
   }
@@ -79,7 +80,7 @@ class Generation {
                                                           .begin = at,
                                                           .end = end,
                                                           .cached = answer_.used_tokens,
-                                                          .states = &states_}));
+                                                          .state = &state_}));
       waited += step.waited;
       if (step.cache_shrank) {
         at = answer_.used_tokens = sequence_.Restart();
@@ -117,7 +118,7 @@ class Generation {
                                                          .begin = end - 1,
                                                          .end = end,
                                                          .cached = answer_.used_tokens,
-                                                         .states = &states_}));
+                                                         .state = &state_}));
       if (step.cache_shrank) {  // Wait() returned for every layer: its answer is final
         return absl::InternalError("generate: cached pages vanished while they were in use");
       }
@@ -163,7 +164,7 @@ class Generation {
   // Stores the end of the sequence: others may continue from it, or end here too.
   void Store() {
     // A next turn continues right here.
-    if (!PutStates(sequence_, states_).ok()) answer_.store_error = "the states were not taken";
+    if (!PutStates(sequence_, state_).ok()) answer_.store_error = "the states were not taken";
     Count(sequence_.FinishCommit());
     Count(sequence_.Commit({.sequence_end = true, .durability = options_.durability}));
   }
@@ -186,7 +187,7 @@ class Generation {
   const uint32_t prompt_tokens_;
   const Clock::time_point start_;
   Sequence sequence_;
-  RecurrentStates states_;
+  RunningState state_;
   Answer answer_;
 };
 
@@ -196,9 +197,8 @@ absl::Status WarmUp(Model& model, Space& space) {
   const std::vector<uint32_t> tokens(model.grid() + 1, 0);
   Sequence sequence =
       space.Begin(tokens, {.max_cached_tokens = 0});  // looks nothing up, stores nothing
-  RecurrentStates states;
-  Model::Step step{
-      .tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0, .states = &states};
+  RunningState state;
+  Model::Step step{.tokens = tokens, .begin = 0, .end = model.grid(), .cached = 0, .state = &state};
   PREFIXD_RETURN_IF_ERROR(model.Prefill(sequence, step).status());
   step.begin = std::exchange(step.end, model.grid() + 1);
   return model.Decode(sequence, step).status();

@@ -27,6 +27,7 @@ struct AnswerOptions {
 
 struct Answer {
   std::string id;
+  DeviceFacts device;
   uint32_t prompt_tokens = 0;
   uint32_t used_tokens = 0;     // prompt tokens whose cached bytes attention read
   uint64_t in_place_bytes = 0;  // bytes of prompt pages that attention read in prefixd's memory

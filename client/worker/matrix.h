@@ -31,7 +31,11 @@ using SharedMatrix = std::shared_ptr<const Matrix>;
 // in: [count, matrix.cols], out: [count, matrix.rows]. With the same `count` and threads, vector
 // r's result depends only on in[r] and r: what the other vectors hold, zero or not, changes no bit.
 // Another `count` adds in another order.
-void Multiply(const Matrix& matrix, uint32_t count, const float* in, float* out);
+void Multiply(const float* values, uint32_t rows, uint32_t cols, uint32_t count, const float* in,
+              float* out);
+inline void Multiply(const Matrix& matrix, uint32_t count, const float* in, float* out) {
+  Multiply(matrix.values.data(), matrix.rows, matrix.cols, count, in, out);
+}
 
 void SetProductThreads(uint32_t threads);
 

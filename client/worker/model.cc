@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 
 #include "base/status.h"
-#include "client/worker/layer_math.h"
+#include "client/worker/host_device.h"
 
 namespace prefixd::worker {
 namespace {
@@ -22,33 +22,49 @@ size_t ProjectionWidth(const ModelConfig& config, size_t query_width, size_t kv_
   return std::max(attention, DeltaRow(config.delta).floats);
 }
 
+std::shared_ptr<Device> OrHost(const Model::Options& options) {
+  return options.device != nullptr ? options.device : std::make_shared<HostDevice>(options.threads);
+}
+
 }  // namespace
 
 Model::Model(ModelConfig config, Weights weights, const Options& options)
     : config_(std::move(config)),
-      weights_(std::move(weights)),
       options_(options),
+      device_(OrHost(options)),
+      weights_(std::move(weights)),
+      placed_(Place(weights_, *device_)),
       query_width_(config_.query_heads * config_.head_dim),
       kv_width_(config_.kv_heads * config_.head_dim),
       attention_scale_(config_.attention_scale > 0
                            ? config_.attention_scale
                            : 1.0F / std::sqrt(static_cast<float>(config_.head_dim))),
-      rope_(config_.rotary_dim > 0 ? config_.rotary_dim : config_.head_dim, config_.rope_theta,
-            config_.rope_scaling),
-      local_rope_(config_.head_dim, config_.local_rope_theta),
-      final_(config_.hidden_size),
-      folded_(weights_.head.rows->rows),
+      rope_{.rope = Rope(config_.rotary_dim > 0 ? config_.rotary_dim : config_.head_dim,
+                         config_.rope_theta, config_.rope_scaling)},
+      local_rope_{.rope = Rope(config_.head_dim, config_.local_rope_theta)},
+      final_(*device_, config_.hidden_size),
+      folded_(*device_, placed_.head.rows),
+      host_folded_(placed_.head.rows),
       logits_(config_.vocab_size) {
-  SetProductThreads(options_.threads);
+  if (!device_->uses_host_memory()) {
+    weights_.layers.clear();
+    weights_.head.rows = nullptr;
+  }
+  if (device_->paged_attention() != nullptr) {
+    kv_ = std::make_unique<DeviceKv>(*device_, config_, options_.formats, attention_scale_);
+  }
   UseGrid(64);
 }
 
 void Model::UseGrid(uint32_t block_tokens) {
   if (block_tokens == block_tokens_) return;
   block_tokens_ = block_tokens;
-  const auto allocate = [rows = size_t{block_tokens}](Floats* floats, size_t width) {
-    *floats = Floats(rows * width);
-    floats->Fill(0);
+  const size_t rows = block_tokens;
+  ready_ = absl::OkStatus();
+  const auto allocate = [&](DeviceFloats* floats, size_t width) {
+    *floats = {};  // gives the old ones back first
+    *floats = DeviceFloats(*device_, rows * width);
+    if (!floats->ok()) ready_ = absl::ResourceExhaustedError("model: no room for activations");
   };
   allocate(&hidden_, config_.hidden_size);
   allocate(&normed_, config_.hidden_size);
@@ -57,6 +73,16 @@ void Model::UseGrid(uint32_t block_tokens) {
   allocate(&gate_up_, 2 * size_t{config_.intermediate_size});
   allocate(&gated_, config_.intermediate_size);
   allocate(&added_, config_.hidden_size);
+  for (DeviceRope* rope : {&rope_, &local_rope_}) {
+    allocate(&rope->cos, rope->rope.half());
+    allocate(&rope->sin, rope->rope.half());
+  }
+  embedded_.resize(rows * config_.hidden_size);
+  if (!placed_.ok || !final_.ok() || !folded_.ok()) {
+    ready_ = absl::ResourceExhaustedError(absl::StrCat(
+        "model: the device has no room for the weights, beyond ", placed_.bytes, " bytes of them"));
+  }
+  if (ready_.ok() && kv_ != nullptr) ready_ = kv_->SetGrid(block_tokens);
 }
 
 absl::StatusOr<Model::StepResult> Model::Prefill(Sequence& sequence, const Step& step) {
@@ -83,17 +109,54 @@ absl::StatusOr<Model::StepResult> Model::Decode(Sequence& sequence, const Step& 
       {.begin = step.begin, .rows = 1, .slot = 0, .product = 1, .mode = options_.attention.decode});
 }
 
+void Model::Prepare(DeviceRope* rope) {
+  rope->rope.Prepare(window_.begin, window_.rows);
+  device_->Write(rope->rope.cos(), rope->cos.data());
+  device_->Write(rope->rope.sin(), rope->sin.data());
+}
+
+void Model::Embed(std::span<const uint32_t> tokens) {
+  const size_t width = config_.hidden_size;
+  const std::span<float> rows = std::span(embedded_).first(window_.rows * width);
+  for (uint32_t i = 0; i < window_.rows; ++i) {
+    weights_.embed(tokens[window_.begin + i], rows.subspan(i * width, width));
+  }
+  device_->Write(rows, Rows(hidden_, width));
+}
+
 absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& step,
                                              const Window& window) {
+  PREFIXD_RETURN_IF_ERROR(ready_);
   window_ = window;
   ClearIdleRows();
-  rope_.Prepare(window.begin, window.rows);
-  if (config_.local_rope_theta > 0) local_rope_.Prepare(window.begin, window.rows);
-  const size_t width = config_.hidden_size;
-  for (uint32_t i = 0; i < window.rows; ++i) {
-    weights_.embed(step.tokens[window.begin + i],
-                   hidden_.span().subspan((window.slot + i) * width, width));
+  Prepare(&rope_);
+  if (config_.local_rope_theta > 0) Prepare(&local_rope_);
+  Embed(step.tokens);
+  if (kv_ != nullptr) {
+    PREFIXD_RETURN_IF_ERROR(kv_->Begin({.sequence = &sequence,
+                                        .state = step.state,
+                                        .begin = window.begin,
+                                        .rows = window.rows,
+                                        .slot = window.slot,
+                                        .product = window.product,
+                                        .precise = window.mode == AttendMode::kPrecise}));
   }
+  const absl::StatusOr<StepResult> result = RunLayers(sequence, step);
+  // Waits for the device, which may still read the sequence's pages.
+  const absl::Status ended =
+      kv_ != nullptr && result.ok() && !result->cache_shrank ? kv_->End() : Finish();
+  PREFIXD_RETURN_IF_ERROR(result.status());
+  PREFIXD_RETURN_IF_ERROR(ended);
+  return result;
+}
+
+absl::Status Model::Finish() {
+  const Status finished = device_->Finish();
+  if (finished.ok()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("model: ", finished.message));
+}
+
+absl::StatusOr<Model::StepResult> Model::RunLayers(Sequence& sequence, const Step& step) {
   StepResult result;
   for (uint32_t layer = 0; layer < config_.layers; ++layer) {
     const auto before = Clock::now();
@@ -104,9 +167,9 @@ absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& ste
       return result;
     }
     const bool is_delta = config_.layer(layer).type == LayerType::kGatedDelta;
-    PREFIXD_RETURN_IF_ERROR(is_delta ? Delta(sequence, layer, step.states)
+    PREFIXD_RETURN_IF_ERROR(is_delta ? Delta(sequence, layer, step.state)
                                      : Attention(sequence, layer));
-    Mlp(weights_.layers[layer]);
+    Mlp(placed_.layers[layer]);
   }
   return result;
 }
@@ -115,58 +178,52 @@ absl::StatusOr<Model::StepResult> Model::Run(Sequence& sequence, const Step& ste
 // ones could hold NaN or slow denormals.
 void Model::ClearIdleRows() {
   if (window_.rows == window_.product) return;
-  for (Floats* input : {&normed_, &attended_, &gated_}) input->Fill(0);
-}
-
-void Model::Normalize(const std::vector<float>& weight) {
-  for (uint32_t row = window_.slot; row < window_.slot + window_.rows; ++row) {
-    const size_t at = size_t{row} * config_.hidden_size;
-    RmsNorm(hidden_.data() + at, weight, config_.rms_norm_eps, normed_.data() + at);
+  for (DeviceFloats* input : {&normed_, &attended_, &gated_}) {
+    device_->Clear(input->data(), input->size());
   }
 }
 
-void Model::AddToHidden(const std::vector<float>& norm) {
+void Model::Normalize(const PlacedNorm& norm) {
   const size_t width = config_.hidden_size;
-  for (uint32_t row = window_.slot; row < window_.slot + window_.rows; ++row) {
-    float* added = added_.data() + row * width;
-    if (!norm.empty()) RmsNorm(added, norm, config_.rms_norm_eps, added);
-    float* hidden = hidden_.data() + row * width;
-    for (size_t i = 0; i < width; ++i) hidden[i] += added[i];
-  }
+  device_->Normalize(norm, config_.rms_norm_eps,
+                     {.data = Rows(hidden_, width), .rows = window_.rows, .row_stride = width},
+                     {.data = Rows(normed_, width), .rows = window_.rows, .row_stride = width});
 }
 
-void Model::Mlp(const LayerWeights& layer) {
+void Model::AddToHidden(const PlacedNorm& norm) {
+  const size_t width = config_.hidden_size;
+  const Vectors added{.data = Rows(added_, width), .rows = window_.rows, .row_stride = width};
+  if (norm.weight != nullptr) device_->Normalize(norm, config_.rms_norm_eps, added, added);
+  device_->Add(added.data, Rows(hidden_, width), window_.rows * width);
+}
+
+void Model::Mlp(const PlacedLayer& layer) {
   Normalize(layer.mlp_norm);
-  Multiply(*layer.gate_up, window_.product, normed_.data(), gate_up_.data());
-  const size_t width = config_.intermediate_size;
-  for (uint32_t row = window_.slot; row < window_.slot + window_.rows; ++row) {
-    const float* gate = gate_up_.data() + 2 * row * width;
-    const float* up = gate + width;
-    float* gated = gated_.data() + row * width;
-    if (config_.activation == Activation::kSilu) {
-      for (size_t i = 0; i < width; ++i) gated[i] = Silu(gate[i]) * up[i];
-    } else {
-      for (size_t i = 0; i < width; ++i) gated[i] = GeluTanh(gate[i]) * up[i];
-    }
-  }
-  Multiply(*layer.down, window_.product, gated_.data(), added_.data());
+  device_->Multiply(layer.gate_up, window_.product, normed_.data(), gate_up_.data());
+  const uint32_t width = config_.intermediate_size;
+  device_->Gate(config_.activation, width, window_.rows, Rows(gate_up_, 2 * size_t{width}),
+                Rows(gated_, width));
+  device_->Multiply(layer.down, window_.product, gated_.data(), added_.data());
   AddToHidden(layer.mlp_out_norm);
 }
 
 std::span<const float> Model::Logits(uint32_t position) {
   const size_t row = window_.slot + (position - window_.begin);
-  RmsNorm(hidden_.data() + row * config_.hidden_size, weights_.final_norm, config_.rms_norm_eps,
-          final_.data());
-  const OutputHead& head = weights_.head;
-  if (head.scale.empty()) {
-    Multiply(*head.rows, 1, final_.data(), logits_.data());
-    return logits_.span();
+  device_->Normalize(placed_.final_norm, config_.rms_norm_eps,
+                     {.data = hidden_.data() + row * config_.hidden_size}, {.data = final_.data()});
+  device_->Multiply(placed_.head, 1, final_.data(), folded_.data());
+  const std::vector<float>& scale = weights_.head.scale;
+  std::vector<float>& read = scale.empty() ? logits_ : host_folded_;
+  const Status status = device_->Read(folded_.data(), read);
+  if (!status.ok()) {
+    ready_ = absl::InternalError(absl::StrCat("model: logits: ", status.message));
+    std::ranges::fill(logits_, 0.0F);
+  } else if (!scale.empty()) {
+    for (uint32_t token = 0; token < config_.vocab_size; ++token) {
+      logits_[token] = scale[token] * host_folded_[token % host_folded_.size()];
+    }
   }
-  Multiply(*head.rows, 1, final_.data(), folded_.data());
-  for (uint32_t token = 0; token < config_.vocab_size; ++token) {
-    logits_.data()[token] = head.scale[token] * folded_.data()[token % head.rows->rows];
-  }
-  return logits_.span();
+  return logits_;
 }
 
 }  // namespace prefixd::worker

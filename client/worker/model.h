@@ -8,10 +8,13 @@
 // inside a block, every later bit is what the cold run computes, on the same machine and thread
 // count. Decoding always uses one-row products.
 //
-// Layers of kind kGatedDelta keep a state beside the sequence, in RecurrentStates. A step takes the
+// Layers of kind kGatedDelta keep a state beside the sequence, in RunningState. A step takes the
 // state from `begin` to `end`, token by token. If the state stands elsewhere, it begins anew at
 // token 0 or comes from the sequence's snapshot at `begin`. The model puts every snapshot that the
 // sequence wants.
+//
+// The arithmetic is a Device's: the CPU's, or a GPU's, which then has the weights and, for each
+// running sequence, pages of its own (device_kv.h).
 //
 // If the formats say Rotation::kHadamard, the model turns queries and keys after RoPE, values
 // before they are stored, and the output of attention back.
@@ -20,16 +23,19 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "client/worker/floats.h"
+#include "client/worker/device.h"
+#include "client/worker/device_kv.h"
 #include "client/worker/kv_format.h"
 #include "client/worker/model_config.h"
-#include "client/worker/recurrent_states.h"
+#include "client/worker/placed_weights.h"
 #include "client/worker/rope.h"
+#include "client/worker/running_state.h"
 #include "client/worker/weights.h"
 #include "prefixd/attention.h"
 #include "prefixd/client.h"
@@ -44,6 +50,7 @@ class Model {
     std::vector<KvFormat> formats;
     uint32_t threads = 1;
     AttentionModes attention = {};
+    std::shared_ptr<Device> device = nullptr;  // null: the CPU
   };
   // The grid is 64 tokens until UseGrid() says otherwise.
   Model(ModelConfig config, Weights weights, const Options& options);
@@ -56,8 +63,8 @@ class Model {
     uint32_t begin = 0;
     uint32_t end = 0;
     uint32_t cached = 0;  // tokens that the sequence promised from the cache
-    // States of the same sequence; null if the model has no kGatedDelta layer.
-    RecurrentStates* states = nullptr;
+    // Of the same sequence. Null is allowed on the CPU if the model has no kGatedDelta layer.
+    RunningState* state = nullptr;
   };
   struct StepResult {
     // Pages of the cache turned out bad: nothing of this step counts, and the caller must restart
@@ -67,15 +74,17 @@ class Model {
   };
 
   // Computes one step of the prompt. Requires: begin < end, both in one block of the grid; every
-  // token before `begin` is in `sequence`. Internal if the sequence does not take the K and V.
+  // token before `begin` is in `sequence`. Internal if the sequence does not take the K and V, or
+  // if the device fails.
   absl::StatusOr<StepResult> Prefill(Sequence& sequence, const Step& step);
 
   // Computes one token after the prompt. Requires: end == begin + 1, and PushToken() has announced
   // the token.
   absl::StatusOr<StepResult> Decode(Sequence& sequence, const Step& step);
 
-  // Returns the logits of the token after `position`: [vocab_size], valid until the next call.
-  // Requires: the last step computed `position`.
+  // Returns the logits of the token after `position`: [vocab_size], valid until the next call. All
+  // are 0 if the device failed, which the next step tells. Requires: the last step computed
+  // `position`.
   std::span<const float> Logits(uint32_t position);
 
   // Moves to another grid; cheap if it is the same. Sequences that began before must not go on.
@@ -86,6 +95,7 @@ class Model {
   uint32_t grid() const { return block_tokens_; }
   const ModelConfig& config() const { return config_; }
   const std::vector<KvFormat>& formats() const { return options_.formats; }
+  const DeviceFacts& device() const { return device_->facts(); }
 
  private:
   // Where a step's tokens are in the activations.
@@ -97,41 +107,58 @@ class Model {
     AttendMode mode = AttendMode::kPrecise;
   };
   absl::StatusOr<StepResult> Run(Sequence& sequence, const Step& step, const Window& window);
+  absl::StatusOr<StepResult> RunLayers(Sequence& sequence, const Step& step);
+  absl::Status Finish();
+  void Embed(std::span<const uint32_t> tokens);
   absl::Status Attention(Sequence& sequence, uint32_t layer);
-  absl::Status Delta(Sequence& sequence, uint32_t layer, RecurrentStates* states);
-  absl::Status BringState(const Sequence& sequence, uint32_t layer, RecurrentState* state) const;
-  // Puts the state into the cache if the sequence wants a snapshot at its position.
-  absl::Status PutSnapshots(Sequence& sequence, uint32_t layer, RecurrentState& state) const;
+  // Attends on the sequence's own pages. queries, out: of the window's first row.
+  absl::Status AttendOnHost(Sequence& sequence, uint32_t layer, const float* queries, size_t stride,
+                            float* out);
+  absl::Status Delta(Sequence& sequence, uint32_t layer, RunningState* running);
+  absl::Status BringState(const Sequence& sequence, uint32_t layer, RecurrentState* state);
   // Applies what comes between the projections and attention: biases, norms, RoPE, the rotation.
-  absl::Status PrepareHeads(const LayerWeights& weights, bool local_rope, float* queries,
-                            size_t stride) const;
-  void MultiplyByGates(const float* gates, size_t stride, float* out) const;
-  void Mlp(const LayerWeights& layer);
-  void Normalize(const std::vector<float>& weight);
-  // Adds added_ to hidden_. Norms added_ first if `norm` is not empty.
-  void AddToHidden(const std::vector<float>& norm);
+  void PrepareHeads(const PlacedLayer& weights, bool local_rope, float* queries, size_t stride);
+  void Mlp(const PlacedLayer& layer);
+  void Normalize(const PlacedNorm& norm);
+  // Adds added_ to hidden_. Norms added_ first if there is such a norm.
+  void AddToHidden(const PlacedNorm& norm);
   void ClearIdleRows();
+  // The rows of the window in activations of that width.
+  float* Rows(const DeviceFloats& activations, size_t width) const {
+    return activations.data() + window_.slot * width;
+  }
+  struct DeviceRope {
+    Rope rope;
+    DeviceFloats cos{}, sin{};  // [block_tokens, half], of the window's rows
+  };
+  void Prepare(DeviceRope* rope);
 
   const ModelConfig config_;
-  const Weights weights_;
   const Options options_;
+  const std::shared_ptr<Device> device_;
+  Weights weights_;  // without the matrices that a device has copies of
+  const PlacedWeights placed_;
   const uint32_t query_width_, kv_width_;
   const float attention_scale_;
   uint32_t block_tokens_ = 0;
-  Rope rope_, local_rope_;
+  absl::Status ready_;  // why no step can run
+  DeviceRope rope_, local_rope_;
   Window window_;  // window of the last step
-  // Activations, [block_tokens, width]. The inputs of products hold zeros in rows without a token.
-  Floats hidden_;
-  Floats normed_;    // input of qkv, delta projections and gate_up
-  Floats qkv_;       // queries | keys | values | gates, or a delta layer's projections
-  Floats attended_;  // input of attention_out and of a delta layer's out
-  Floats gate_up_;   // gate | up
-  Floats gated_;     // input of down
-  Floats added_;     // output of attention_out, out and down
-  Floats final_, folded_, logits_;
+  // Activations, [block_tokens, width]. The inputs of products hold zeros in rows without a token,
+  // or what a GPU attends for them.
+  DeviceFloats hidden_;
+  DeviceFloats normed_;    // input of qkv, delta projections and gate_up
+  DeviceFloats qkv_;       // queries | keys | values | gates, or a delta layer's projections
+  DeviceFloats attended_;  // input of attention_out and of a delta layer's out
+  DeviceFloats gate_up_;   // gate | up
+  DeviceFloats gated_;     // input of down
+  DeviceFloats added_;     // output of attention_out, out and down
+  DeviceFloats final_, folded_;
+  std::unique_ptr<DeviceKv> kv_;  // null if the device attends on the sequence's own pages
+  std::vector<float> embedded_, host_folded_, logits_;
 };
 
 // Puts the current states into the cache, wanted or not. Called where a sequence ends.
-absl::Status PutStates(Sequence& sequence, RecurrentStates& states);
+absl::Status PutStates(Sequence& sequence, const RunningState& state);
 
 }  // namespace prefixd::worker

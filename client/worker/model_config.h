@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/worker/layer_values.h"
+
 namespace prefixd::worker {
 
 enum class LayerType : uint8_t {
@@ -33,21 +35,6 @@ struct RopeScaling {
   double low_frequency_factor = 1, high_frequency_factor = 4;
   uint32_t original_tokens = 0;
 };
-
-// The shape of all kGatedDelta layers.
-struct DeltaShape {
-  uint32_t key_heads = 0;
-  uint32_t value_heads = 0;  // a multiple of key_heads
-  uint32_t key_dim = 0;
-  uint32_t value_dim = 0;
-  uint32_t convolution = 0;  // tokens that a channel's convolution sees, including its own
-
-  uint32_t keys() const { return key_heads * key_dim; }
-  uint32_t values() const { return value_heads * value_dim; }
-  uint32_t channels() const { return 2 * keys() + values(); }  // channels that are convolved
-};
-
-enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 struct ModelConfig {
   std::string name;  // for people: _name_or_path, or the checkpoint's folder

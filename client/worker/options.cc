@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 
 #include "base/size.h"
 #include "base/status.h"
@@ -99,6 +100,17 @@ void DeclareQuantization(CLI::App& app, Options* options) {
       ->needs(on);
 }
 
+// Returns the GPU's number, or nothing for the CPU.
+absl::StatusOr<std::optional<int32_t>> ParseDevice(const std::string& device) {
+  if (device == "cpu") return std::nullopt;
+  if (device == "cuda") return 0;
+  int32_t number = 0;
+  if (device.starts_with("cuda:") && absl::SimpleAtoi(device.substr(5), &number) && number >= 0) {
+    return number;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", device, "\", choose cpu, cuda or cuda:N"));
+}
+
 void DeclareCache(CLI::App& app, Options* options) {
   app.add_option("--server", options->server,
                  "where prefixd listens: unix:///path, 127.0.0.1:port, or none")
@@ -142,6 +154,18 @@ void DeclareCache(CLI::App& app, Options* options) {
          "write "
          "(default: ram)")
       ->check(CLI::IsMember({"ram", "ssd"}));
+  app.add_option_function<std::string>(
+         "--device",
+         [options](const std::string& device) {
+           const absl::StatusOr<std::optional<int32_t>> gpu = ParseDevice(device);
+           if (!gpu.ok()) {
+             throw CLI::ValidationError("--device", std::string(gpu.status().message()));
+           }
+           options->gpu = *gpu;
+         },
+         "cpu, cuda or cuda:N: where the model runs; cuda wants libprefixd_worker_cuda.so, an "
+         "NVIDIA GPU and cuBLAS (default: cpu)")
+      ->type_name("DEVICE");
   app.add_option("--threads", options->threads,
                  "for products and attention; answers are reproducible for one number of threads")
       ->check(CLI::Range(1U, kMaxThreads))

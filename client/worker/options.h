@@ -46,12 +46,14 @@ struct Options {
   double verify_hits = 0;                    // share of hits to verify
   Durability durability = Durability::kRam;  // durability of what is stored at a request's end
   uint32_t threads = 1;
+  std::optional<int32_t> gpu;  // where the model runs; without it, on the CPU
   bool json = false;
 };
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a request, or everything, failed
-inline constexpr int kExitUsage = 2;   // the command line is wrong; nothing was done
+// The command line is wrong, or names a device that is not there; nothing was done.
+inline constexpr int kExitUsage = 2;
 
 // Fills `options`. Returns an exit code if the program is done: help was asked for (written to
 // `out`), or the command line is refused (`err` gets the reason and the choices).

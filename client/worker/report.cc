@@ -107,6 +107,7 @@ std::string AnswerText(const Answer& answer, const ModelConfig& config) {
 std::string HumanReport(const Answer& answer, const ModelConfig& config) {
   std::string report = absl::StrCat("request", answer.id.empty() ? "" : " ", answer.id, "\n");
   report += Line("prompt  ", absl::StrCat(Count(answer.prompt_tokens), " tokens"));
+  if (!answer.device.name.empty()) report += Line("device  ", answer.device.name);
   report += Line("cache   ", CacheText(answer));
   report += Line("time    ", TimeText(answer));
   report += Line("stored  ", StoreText(answer));
@@ -120,6 +121,8 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   const MatchInfo& match = answer.match;
   ordered_json report;
   report["id"] = answer.id;
+  report["device"] = answer.device.kind;
+  report["gpu"] = answer.device.name;
   report["prompt_tokens"] = answer.prompt_tokens;
   report["cached_tokens"] = match.restorable_tokens;
   report["used_tokens"] = answer.used_tokens;

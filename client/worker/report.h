@@ -16,8 +16,9 @@ std::string AnswerText(const Answer& answer, const ModelConfig& config);
 // Returns a few aligned lines that end with the text (or the token ids) and a newline.
 std::string HumanReport(const Answer& answer, const ModelConfig& config);
 
-// Returns one line without the newline. Times are in ms. In "text", bytes that are not UTF-8 become
-// U+FFFD; "tokens" has them all. Once released, fields stay and keep their meaning.
+// Returns one line without the newline. Times are in ms. "gpu" is "" on the CPU. In "text", bytes
+// that are not UTF-8 become U+FFFD; "tokens" has them all. Once released, fields stay and keep
+// their meaning.
 std::string JsonReport(const Answer& answer, const ModelConfig& config);
 
 // Returns {"id": ..., "error": ...}.

@@ -44,19 +44,4 @@ void Rope::Prepare(uint32_t first, uint32_t count) {
   }
 }
 
-void Rope::Rotate(uint32_t index, uint32_t heads, size_t stride, float* vectors) const {
-  const float* cos = cos_.data() + size_t{index} * half_;
-  const float* sin = sin_.data() + size_t{index} * half_;
-  for (uint32_t head = 0; head < heads; ++head) {
-    float* low = vectors + head * stride;
-    float* high = low + half_;
-    for (uint32_t i = 0; i < half_; ++i) {
-      const float a = low[i];
-      const float b = high[i];
-      low[i] = a * cos[i] - b * sin[i];
-      high[i] = b * cos[i] + a * sin[i];
-    }
-  }
-}
-
 }  // namespace prefixd::worker

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "client/worker/model_config.h"
@@ -17,14 +18,16 @@ class Rope {
   // Requires: dim is even.
   Rope(uint32_t dim, double theta, const RopeScaling& scaling = {});
 
-  // Makes Rotate() ready for positions [first, first + count). Not thread-safe.
+  // Computes the angles of positions [first, first + count). Not thread-safe.
   void Prepare(uint32_t first, uint32_t count);
 
-  // Turns `heads` vectors, `stride` floats apart, at position first + index.
-  void Rotate(uint32_t index, uint32_t heads, size_t stride, float* vectors) const;
+  // [count][half()]: a vector (a, b) of two channels becomes (a cos - b sin, b cos + a sin).
+  std::span<const float> cos() const { return cos_; }
+  std::span<const float> sin() const { return sin_; }
+  uint32_t half() const { return half_; }
 
  private:
-  const uint32_t half_;
+  uint32_t half_;
   std::vector<float> frequencies_;  // [half]
   std::vector<float> cos_, sin_;    // [count][half]
 };

@@ -169,13 +169,13 @@ absl::StatusOr<Verification> VerifyHit(Model& model, Space& space, Sequence& hit
   Sequence cold = space.Begin(  // looks nothing up
       tokens,
       {.max_cached_tokens = 0, .write_format = static_cast<uint32_t>(model.formats().size() - 1)});
-  RecurrentStates states;
+  RunningState state;
   for (uint32_t at = 0; at < count;) {
     const uint32_t end = std::min(model.StepEnd(at), count);
     PREFIXD_RETURN_IF_ERROR(
         model
             .Prefill(cold,
-                     {.tokens = tokens, .begin = at, .end = end, .cached = 0, .states = &states})
+                     {.tokens = tokens, .begin = at, .end = end, .cached = 0, .state = &state})
             .status());
     at = end;
   }

@@ -1,6 +1,7 @@
 #include "client/worker/worker.h"
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "base/status.h"
 #include "client/worker/cache_space.h"
 #include "client/worker/generate.h"
+#include "client/worker/gpu_library.h"
 #include "client/worker/model.h"
 #include "client/worker/prompts.h"
 #include "client/worker/report.h"
@@ -82,13 +84,19 @@ std::string ArenaText(const ArenaInfo& arena) {
                       base::FormatBytes(arena.staging_bytes));
 }
 
+std::string DeviceText(const Options& options, const Device* device) {
+  if (device == nullptr) return absl::StrCat("cpu, ", options.threads, " threads");
+  const DeviceFacts& facts = device->facts();
+  return absl::StrCat(facts.kind, ": ", facts.name, ", products by ", facts.products);
+}
+
 void PrintSetup(const Options& options, const ModelConfig& config, const CacheSpace& cache,
-                std::ostream& err) {
+                const Device* device, std::ostream& err) {
   err << "model    " << DescribeModel(config) << "\n"
       << "kv       " << KvText(options) << ", " << cache.space.payload_bytes_per_token()
       << " bytes per token, blocks of " << cache.space.block_tokens() << " tokens\n"
       << "attend   " << Describe(options.attention) << ": " << options.attention_reason << "\n"
-      << "threads  " << options.threads << "\n"
+      << "device   " << DeviceText(options, device) << "\n"
       << "cache    " << (cache.why_alone.empty() ? options.server : "none: " + cache.why_alone)
       << "\n"
       << "arena    " << ArenaText(cache.client.arena()) << "\n";
@@ -159,7 +167,8 @@ bool AnswerAll(const Options& options, PromptSource& prompts, Model& model, Cach
   return all_answered;
 }
 
-absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream& err) {
+absl::StatusOr<bool> Run(const Options& options, const std::shared_ptr<Device>& device,
+                         std::ostream& out, std::ostream& err) {
   PREFIXD_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(options));
   PREFIXD_RETURN_IF_ERROR(CheckKvFormat(options.kv_format, config.head_dim));
   PREFIXD_ASSIGN_OR_RETURN(PromptSource prompts, PromptSource::Open(options, config));
@@ -168,10 +177,12 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
   PREFIXD_ASSIGN_OR_RETURN(
       CacheSpace cache,
       OpenCacheSpace(options, MakeSpaceSpec(config, identity, options.kv_formats)));
-  PrintSetup(options, config, cache, err);
-  Model model(
-      config, std::move(weights),
-      {.formats = options.kv_formats, .threads = options.threads, .attention = options.attention});
+  PrintSetup(options, config, cache, device.get(), err);
+  Model model(config, std::move(weights),
+              {.formats = options.kv_formats,
+               .threads = options.threads,
+               .attention = options.attention,
+               .device = device});
   PREFIXD_RETURN_IF_ERROR(WarmUp(model, cache.space));
   return AnswerAll(options, prompts, model, cache, out, err);
 }
@@ -179,7 +190,16 @@ absl::StatusOr<bool> Run(const Options& options, std::ostream& out, std::ostream
 }  // namespace
 
 int RunWorker(const Options& options, std::ostream& out, std::ostream& err) {
-  const absl::StatusOr<bool> all_answered = Run(options, out, err);
+  std::shared_ptr<Device> device;
+  if (options.gpu.has_value()) {
+    absl::StatusOr<std::shared_ptr<Device>> gpu = OpenGpu(*options.gpu);
+    if (!gpu.ok()) {
+      err << "prefixd-worker: --device cuda: " << gpu.status().message() << std::endl;
+      return kExitUsage;
+    }
+    device = *std::move(gpu);
+  }
+  const absl::StatusOr<bool> all_answered = Run(options, device, out, err);
   if (!all_answered.ok()) {
     err << "prefixd-worker: " << all_answered.status().message() << std::endl;
     return kExitFailed;

@@ -7,8 +7,9 @@
 namespace prefixd::worker {
 
 // Answers every prompt in order. Writes each report to `out` as soon as it is there, and everything
-// else to `err`. Returns kExitOk, or kExitFailed if the model cannot run or a request failed; later
-// requests run all the same. Without prefixd the answers are the same, only later.
+// else to `err`. Returns kExitOk, kExitUsage if the device is not there, or kExitFailed if the
+// model cannot run or a request failed; later requests run all the same. Without prefixd the
+// answers are the same, only later.
 int RunWorker(const Options& options, std::ostream& out, std::ostream& err);
 
 }  // namespace prefixd::worker

@@ -98,6 +98,8 @@ TEST(OptionsTest, RefusalsNameTheFlagAndTheChoices) {
       {{"--max-kv-size", "4"}, {"--max-kv-size", "4"}},
       {{"--server", "nowhere"}, {"--server", "nowhere", "unix:///", "none"}},
       {{"--threads", "0"}, {"--threads", "1"}},
+      {{"--device", "gpu"}, {"--device", "\"gpu\"", "cpu, cuda or cuda:N"}},
+      {{"--device", "cuda:-1"}, {"--device", "\"cuda:-1\""}},
       {{"--threads", "two"}, {"--threads", "two"}},
       {{"--max-tokens", "0"}, {"--max-tokens", "1"}},
       {{"--attention", "quick"}, {"--attention", "fast", "precise"}},
@@ -143,6 +145,16 @@ TEST(OptionsTest, FlagsOfVllmMlxHaveItsDefaults) {
   ASSERT_FALSE(told.exit_code.has_value()) << told.err;
   EXPECT_EQ(Describe(told.options.kv_format), "4-bit group 32 (f16 scales), tiled");
   EXPECT_FALSE(told.options.quantize.mixes());
+}
+
+TEST(OptionsTest, TheDeviceIsTheCpuOrAGpuByItsNumber) {
+  const auto gpu = [](const char* device) {
+    return Parse({"--model", "m", "--prompt", "p", "--device", device}).options.gpu;
+  };
+  EXPECT_EQ(Parse({"--model", "m", "--prompt", "p"}).options.gpu, std::nullopt);
+  EXPECT_EQ(gpu("cpu"), std::nullopt);
+  EXPECT_EQ(gpu("cuda"), 0);
+  EXPECT_EQ(gpu("cuda:3"), 3);
 }
 
 TEST(OptionsTest, AModelAndAPromptAreNeeded) {

@@ -41,10 +41,13 @@ inline std::vector<uint32_t> HeldOutTokens(size_t count) {
 // A model and a private space, without prefixd.
 struct Rig {
   Rig(const ModelConfig& config, Weights weights, const KvFormat& format, uint32_t threads = 2,
-      const AttentionModes& attention = {})
+      const AttentionModes& attention = {}, std::shared_ptr<Device> device = nullptr)
       : cache(OpenPrivate(config, format)),
         model(config, std::move(weights),
-              {.formats = {format}, .threads = threads, .attention = attention}) {
+              {.formats = {format},
+               .threads = threads,
+               .attention = attention,
+               .device = std::move(device)}) {
     model.UseGrid(cache.space.block_tokens());
   }
 
@@ -62,7 +65,7 @@ struct Rig {
     while (begin < end) {
       const uint32_t step_end = std::min(model.StepEnd(begin), end);
       const auto step = model.Prefill(
-          sequence, {.tokens = tokens, .begin = begin, .end = step_end, .states = &states});
+          sequence, {.tokens = tokens, .begin = begin, .end = step_end, .state = &state});
       ASSERT_TRUE(step.ok()) << step.status();
       begin = step_end;
     }
@@ -73,7 +76,7 @@ struct Rig {
     sequence.PushToken(tokens.back());
     const auto end = static_cast<uint32_t>(tokens.size());
     const auto step =
-        model.Decode(sequence, {.tokens = tokens, .begin = end - 1, .end = end, .states = &states});
+        model.Decode(sequence, {.tokens = tokens, .begin = end - 1, .end = end, .state = &state});
     ASSERT_TRUE(step.ok()) << step.status();
   }
 
@@ -84,7 +87,7 @@ struct Rig {
 
   CacheSpace cache;
   Model model;
-  RecurrentStates states;  // of the one sequence that is computed
+  RunningState state;  // of the one sequence that is computed
 };
 
 inline ModelConfig ShippedConfig() {

@@ -69,6 +69,8 @@ TEST(WorkerTest, JsonReportHasEveryFieldOfARequest) {
         "verify_error", "arena", "why_no_arena", "in_place"}) {
     EXPECT_TRUE(report.contains(field)) << field;
   }
+  EXPECT_EQ(report["device"], "cpu");
+  EXPECT_EQ(report["gpu"], "");
 }
 
 TEST(WorkerTest, PeopleReadTheSameInAFewLines) {
@@ -166,6 +168,17 @@ TEST(WorkerTest, SyntheticModelsTakeTokenIds) {
       {"--synthetic", "qwen3-0.6b", "--layers", "1", "--server", "none", "--prompt", "hello"});
   EXPECT_EQ(text.exit_code, kExitFailed);
   EXPECT_NE(text.err.find("text needs a model whose tokens are bytes"), std::string::npos);
+}
+
+// On a host without a GPU: the library is not there, or it says that there is no driver or no such
+// GPU.
+TEST(WorkerTest, AGpuThatIsNotThereEndsTheProgramBeforeAnythingIsRead) {
+  const Outcome outcome = RunCommand(
+      {"--model", "/nonexistent", "--prompt", "x", "--server", "none", "--device", "cuda:9999"});
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err.rfind("prefixd-worker: --device cuda: ", 0), 0U) << outcome.err;
+  EXPECT_EQ(outcome.err.find("/nonexistent"), std::string::npos) << outcome.err;
 }
 
 TEST(WorkerTest, WhatCannotRunIsSaidInOneSentence) {
