@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "CLI/": {"completion", "daemon", "client/cli", "client/worker", "client/llama"},
     "nlohmann/": {"daemon", "interop", "sizing", "client/cli", "client/worker", "client/llama"},
     "httplib.h": {"client/llama"},
-    "cuda_": {"client/cuda"},  # the toolkit's headers
+    "cuda_": {"client/cuda", "client/worker_cuda"},  # the toolkit's headers
     "cuda.h": {"client/cuda"},
     "absl/": None,
     "gtest/": set(),
@@ -203,7 +203,7 @@ def self_test():
         ("a friend test", "src/quant/f.h", "class A { FRIEND_TEST(ATest, B); };\n", "befriends a test"),
         ("absl in a public header", cpp, '#include "absl/status/status.h"\n', "public headers include"),
         ("a C library in a public header", cpp, "#include <zstd.h>\n", "public headers include"),
-        ("CUDA outside its room", "src/quant/c.cc", "#include <cuda_runtime_api.h>\n", "which only client/cuda may"),
+        ("CUDA outside its room", "src/quant/c.cc", "#include <cuda_runtime_api.h>\n", "which only client/cuda, client/worker_cuda may"),
         ("CUDA in its public header", "client/include/prefixd/cuda.h", "#include <cuda_fp16.h>\n", "it may include"),
         ("a kernel that calls a client", "client/cuda/k.cu", '#include "prefixd/client.h"\n', "client/cuda may include"),
         ("an example that looks inside", "client/examples/x.cc", '#include "base/size.h"\n', "public headers only"),

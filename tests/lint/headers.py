@@ -16,7 +16,7 @@ import tree
 FOLDERS = (*tree.CODE, "tests", "bench")
 # What includes CUDA's headers compiles where the toolkit is.
 CUDA_HEADERS = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
-CUDA_FOLDERS = ("client/cuda/", "tests/cuda/", "bench/cuda/")
+CUDA_FOLDERS = ("client/cuda/", "client/worker_cuda/", "tests/cuda/", "bench/cuda/")
 
 
 def flags(root, generated):
