@@ -49,6 +49,7 @@ void CudaPagedAttention::FreeAttentions() {
 Status CudaPagedAttention::SetGeometry(const Geometry& geometry) {
   FreeAttentions();
   geometry_ = geometry;
+  geometry_.formats = {};  // the caller's; formats_ are kept
   formats_.clear();
   for (const KvFormat& format : geometry.formats) {
     formats_.push_back({.key = CFormat(format.key), .value = CFormat(format.value)});
