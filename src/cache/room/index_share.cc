@@ -20,8 +20,8 @@ constexpr int kSlabsTried = 2;  // at a time: looking for the pages of one is a 
 
 void Room::FitIndex(const IndexNeeds& more) {
   const index::IndexCounts counts = context_->index->Counts();
-  // After a restart every page in RAM stands in one order more until it is verified, and cannot
-  // make room before.
+  // After a restart every page in RAM stands in one order more until it is verified, which may be
+  // after the index has to make room.
   const uint64_t unverified =
       context_->arena->shared() ? kUnverifiedBytes * context_->arena->stats().extents : 0;
   // A sixteenth is left free. Tables may take half (index/reserve.cc), and the spaces of one
