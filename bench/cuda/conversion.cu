@@ -23,7 +23,6 @@ void Measure(Bench& bench, const Named& it, double copy_rate) {
   }
   const uint64_t unit_bytes = prefixd_cuda_unit_bytes(&format, kDim, kPageTokens);
   const DeviceMemory rows = RandomElements(size_t{kTokens} * kHeads * kDim, 5, bench.stream);
-  const DeviceMemory back = Allocate(size_t{kTokens} * kHeads * kDim * 2);
   const uint64_t page_bytes = 2 * kHeads * unit_bytes;  // K units, then V units
   const DeviceMemory pages = Allocate(kPages * page_bytes);
   std::vector<void*> keys, values;
@@ -60,18 +59,31 @@ void Measure(Bench& bench, const Named& it, double copy_rate) {
   const std::string name = it.name;
   bench.Add({"convert", "quantize bf16 to " + name + ", of a copy",
              2 * bytes / quantize_ms / 1e6 / copy_rate, "", .8, false});
-  const DeviceMemory back_values = Allocate(size_t{kTokens} * kHeads * kDim * 2);
-  prefixd_cuda_tensor key = tensor, value = tensor;
-  key.data = back.get();
-  value.data = back_values.get();
-  const prefixd_format both = {format, format};
+  const double expand_ms = ExpandMilliseconds(bench, {format, format}, kHeads, kDim, blocks);
+  bench.Add({"convert", "dequantize " + name + " to bf16, of a copy",
+             2 * bytes / expand_ms / 1e6 / copy_rate, "", .8, false});
+}
+
+}  // namespace
+
+double ExpandMilliseconds(Bench& bench, const prefixd_format& format, uint32_t kv_heads,
+                          uint32_t dim, const std::vector<prefixd_block>& blocks) {
+  const size_t elements = blocks.size() * kPageTokens * kv_heads * dim;
+  const DeviceMemory key_rows = Allocate(elements * 2), value_rows = Allocate(elements * 2);
+  prefixd_cuda_tensor key = PREFIXD_INIT(prefixd_cuda_tensor);
+  key.data = key_rows.get();
+  key.dtype = PREFIXD_BF16;
+  key.token_stride = kv_heads * dim;
+  key.head_stride = dim;
+  prefixd_cuda_tensor value = key;
+  value.data = value_rows.get();
   prefixd_cuda_load_layer layer = PREFIXD_INIT(prefixd_cuda_load_layer);
   layer.blocks = blocks.data();
   layer.block_count = blocks.size();
-  layer.formats = &both;
+  layer.formats = &format;
   layer.format_count = 1;
-  layer.kv_heads = kHeads;
-  layer.key_dim = layer.value_dim = kDim;
+  layer.kv_heads = kv_heads;
+  layer.key_dim = layer.value_dim = dim;
   layer.key = &key;
   layer.value = &value;
   prefixd_cuda_load_options load = PREFIXD_INIT(prefixd_cuda_load_options);
@@ -79,16 +91,13 @@ void Measure(Bench& bench, const Named& it, double copy_rate) {
   load.layer_count = 1;
   load.stream = bench.stream;
   std::vector<prefixd_cuda_load*> begun;
-  const double expand_ms = MillisecondsOf(bench.stream, bench.quick ? 7 : 15, [&] {
+  const double ms = MillisecondsOf(bench.stream, bench.quick ? 7 : 15, [&] {
     begun.push_back(prefixd_cuda_load_begin(bench.cuda, &load));
     Must(begun.back() != nullptr, prefixd_cuda_last_error());
   });
-  for (prefixd_cuda_load* it_load : begun) Must(prefixd_cuda_load_end(it_load, nullptr));
-  bench.Add({"convert", "dequantize " + name + " to bf16, of a copy",
-             2 * bytes / expand_ms / 1e6 / copy_rate, "", .8, false});
+  for (prefixd_cuda_load* it : begun) Must(prefixd_cuda_load_end(it, nullptr));
+  return ms;
 }
-
-}  // namespace
 
 void MeasureConversion(Bench& bench) {
   const double copy_rate = CopyRate(bench, size_t{1} << 30);

@@ -71,6 +71,10 @@ DeviceMemory RandomElements(size_t count, uint32_t seed, cudaStream_t stream);
 double ReadRate(Bench& bench, size_t bytes);
 double CopyRate(Bench& bench, size_t bytes);
 
+// Median milliseconds in which the rows of K and V in `blocks` become bf16 tensors.
+double ExpandMilliseconds(Bench& bench, const prefixd_format& format, uint32_t kv_heads,
+                          uint32_t dim, const std::vector<prefixd_block>& blocks);
+
 void MeasureDecode(Bench& bench);
 void MeasurePrefill(Bench& bench);
 void MeasureConversion(Bench& bench);

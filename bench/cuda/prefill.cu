@@ -4,8 +4,8 @@
 namespace prefixd::bench {
 namespace {
 
-void MeasureRows(Bench& bench, const char* name, const prefixd_format& format, const Shape& shape) {
-  const Pages pages(bench, format, shape);
+void MeasureRows(Bench& bench, const char* name, const prefixd_format& format, const Shape& shape,
+                 const Pages& pages) {
   const auto [ms, error] = TimeCalls(bench, format, shape, pages, 8);
   const std::string title =
       std::to_string(shape.rows) + " x " + std::to_string(shape.tokens) + " " + name;
@@ -16,11 +16,25 @@ void MeasureRows(Bench& bench, const char* name, const prefixd_format& format, c
   bench.Add({"prefill", title + ", error of the precise kernel's", error, "", 5e-4, true});
 }
 
+void MeasureRows(Bench& bench, const char* name, const prefixd_format& format, const Shape& shape) {
+  MeasureRows(bench, name, format, shape, Pages(bench, format, shape));
+}
+
+// Also what "dequantize, then another kernel" would do first.
+void MeasureC2(Bench& bench, const prefixd_format& format) {
+  const Shape shape = {1, 32768, 512};
+  const Pages pages(bench, format, shape);
+  MeasureRows(bench, "K8/V4 rows (C2)", format, shape, pages);
+  const auto blocks = pages.Blocks(0, shape.tokens / kPageTokens);
+  bench.Add({"prefill", std::to_string(shape.tokens) + " tokens of K8/V4 rows to bf16",
+             ExpandMilliseconds(bench, format, kHeads, kDim, blocks) * 1e3, "us"});
+}
+
 }  // namespace
 
 void MeasurePrefill(Bench& bench) {
   const prefixd_format k8v4 = {Mlx(8, PREFIXD_ROWS), Mlx(4, PREFIXD_ROWS)};
-  MeasureRows(bench, "K8/V4 rows (C2)", k8v4, {1, 32768, 512});
+  MeasureC2(bench, k8v4);
   MeasureRows(bench, "K8/V8 rows", {Mlx(8, PREFIXD_ROWS), Mlx(8, PREFIXD_ROWS)}, {1, 32768, 512});
   MeasureRows(bench, "K4/V4 rows", {Mlx(4, PREFIXD_ROWS), Mlx(4, PREFIXD_ROWS)}, {1, 32768, 512});
   MeasureRows(bench, "K8/V4 tiled", {Mlx(8, PREFIXD_TILED), Mlx(4, PREFIXD_TILED)},

@@ -262,7 +262,7 @@ uint64_t prefixd_cuda_unit_bytes(const prefixd_tensor_format* format, uint32_t d
                                  uint32_t page_tokens) {
   return Guarded<uint64_t>(0, [&]() -> uint64_t {
     if (format == nullptr || page_tokens == 0) return 0;
-    const auto tensor = GeometryOf(*format, dim, false);
+    const auto tensor = GeometryOf(*format, dim, Side::kLatent);
     if (!tensor.ok()) {
       Tell(tensor.status());
       return 0;
@@ -278,7 +278,7 @@ prefixd_status prefixd_cuda_planes(const prefixd_tensor_format* format, uint32_t
       return Refuse("planes: no format, units, tokens or struct given");
     }
     if (!CheckSize(out, out->size, out->size)) return LastStatus();
-    const auto tensor = GeometryOf(*format, dim, false);
+    const auto tensor = GeometryOf(*format, dim, Side::kLatent);
     if (!tensor.ok()) return Tell(tensor.status());
     if (tensor->layout != kRows) return Refuse("planes: only units in layout rows are planes");
     const UnitPlaces places = PlacesOf(*tensor, page_tokens);

@@ -74,6 +74,7 @@ struct AttendArguments {
   uint32_t layer = 0;
   uint32_t kv_heads = 0, group = 0, query_rows = 0;
   uint32_t key_dim = 0, value_dim = 0;
+  bool latent = false;  // values are the keys' first value_dim elements
   float scale = 0;
   float soft_cap = 0;
   uint32_t window = 0, sink_tokens = 0;
@@ -90,9 +91,9 @@ struct FastLaunch {
   uint32_t blocks_each = 0;  // thread blocks of a processor
 };
 
-// --- generic kernel (attend_generic.cu): every format ---
-inline constexpr uint32_t kGenericBlocksEach = 4;
-cudaError_t PrepareGeneric();
+// --- generic kernel (attend_generic.cu): every format, and values in the keys ---
+inline constexpr uint32_t kGenericBlocksEach = 4, kLatentBlocksEach = 2;
+cudaError_t PrepareGeneric(bool latent);
 cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- prefill kernel (attend_prefill.cu): many rows on Hopper, every format, f16 products ---

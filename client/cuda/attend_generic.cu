@@ -1,5 +1,5 @@
 // Attention over pages of any format: tiles of 32 tokens are widened to floats in shared memory and
-// multiplied there.
+// multiplied there. Where values are the keys' first elements, a tile is read once for both.
 #include "attend_common.cuh"
 
 namespace prefixd::cuda {
@@ -7,18 +7,29 @@ namespace {
 
 constexpr uint32_t kThreads = 128;
 constexpr uint32_t kTile = 32;  // tokens
-constexpr uint32_t kMostChannels = kMaxDim / kThreads;
 
+// What the kernel is compiled for.
+struct Stored {
+  static constexpr bool kLatent = false;
+  static constexpr uint32_t kKeyDim = kMaxDim, kValueDim = kMaxDim;
+};
+struct Latent {
+  static constexpr bool kLatent = true;
+  static constexpr uint32_t kKeyDim = kMaxLatentDim, kValueDim = kMaxLatentValueDim;
+};
+
+template <uint32_t kMostDim>
 struct Shared {
-  float queries[kColumns][kMaxDim];  // scaled
-  float tile[kTile * (kMaxDim + 4)];
+  float queries[kColumns][kMostDim];  // scaled
+  float tile[kTile * (kMostDim + 4)];
   float weights[kColumns][kTile];  // scores, then weights
   float kept[kColumns];            // factor for the sums so far
   float2 total[kColumns];
   uint32_t flag;
 };
 
-__device__ void ReadQueries(const AttendArguments& a, const Segment& segment, Shared& s) {
+template <uint32_t kMostDim>
+__device__ void ReadQueries(const AttendArguments& a, const Segment& segment, Shared<kMostDim>& s) {
   const uint32_t columns = ColumnsOf(a, segment);
   const uint32_t octets = a.key_dim / kOctet;
   for (uint32_t i = threadIdx.x; i < kColumns * octets; i += kThreads) {
@@ -35,21 +46,22 @@ __device__ void ReadQueries(const AttendArguments& a, const Segment& segment, Sh
 
 // Slots [first, first + count) of a unit, as floats [slot][dim + 4].
 __device__ void ReadTile(const TensorGeometry& t, const UnitPlaces& places, const uint8_t* unit,
-                         uint32_t first, uint32_t count, Shared& s) {
+                         uint32_t first, uint32_t count, float* tile) {
   const uint32_t octets = t.dim / kOctet, stride = t.dim + 4;
   for (uint32_t i = threadIdx.x; i < count * octets; i += kThreads) {
     const uint32_t slot = i / octets, channel = i % octets * kOctet;
     float x[8];
     ReadOctet<false>(t, places, unit, first + slot, channel, x);
-    float4* to = reinterpret_cast<float4*>(s.tile + slot * stride + channel);
+    float4* to = reinterpret_cast<float4*>(tile + slot * stride + channel);
     to[0] = make_float4(x[0], x[1], x[2], x[3]);
     to[1] = make_float4(x[4], x[5], x[6], x[7]);
   }
 }
 
 // Scores of all columns: thread (slot, pair of columns).
+template <uint32_t kMostDim>
 __device__ void Score(const AttendArguments& a, const Segment& segment, uint32_t first_position,
-                      uint32_t count, Shared& s) {
+                      uint32_t count, Shared<kMostDim>& s) {
   const uint32_t slot = threadIdx.x % kTile, stride = a.key_dim + 4;
   for (uint32_t column = threadIdx.x / kTile; column < kColumns; column += kThreads / kTile) {
     float score = -INFINITY;
@@ -70,7 +82,8 @@ __device__ void Score(const AttendArguments& a, const Segment& segment, uint32_t
 }
 
 // Turns scores into weights; a warp has two columns.
-__device__ void Weigh(Shared& s) {
+template <uint32_t kMostDim>
+__device__ void Weigh(Shared<kMostDim>& s) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (uint32_t column = warp; column < kColumns; column += kThreads / 32) {
     const float score = s.weights[column][lane];
@@ -93,10 +106,10 @@ __device__ void Weigh(Shared& s) {
   }
 }
 
-template <uint32_t kChannels>
-__device__ void AddValues(const AttendArguments& a, uint32_t count, const Shared& s,
-                          float (&sums)[kChannels][kColumns]) {
-  const uint32_t stride = a.value_dim + 4;
+// stride: floats of the tile's rows.
+template <uint32_t kChannels, uint32_t kMostDim>
+__device__ void AddValues(const AttendArguments& a, uint32_t count, uint32_t stride,
+                          const Shared<kMostDim>& s, float (&sums)[kChannels][kColumns]) {
 #pragma unroll
   for (uint32_t k = 0; k < kChannels; ++k) {
     const uint32_t channel = threadIdx.x + k * kThreads;
@@ -115,8 +128,9 @@ __device__ void AddValues(const AttendArguments& a, uint32_t count, const Shared
   }
 }
 
+template <typename Kind, uint32_t kChannels>
 __device__ void AttendPage(const AttendArguments& a, const Segment& segment, const DevicePage& page,
-                           Shared& s, float (&sums)[kMostChannels][kColumns]) {
+                           Shared<Kind::kKeyDim>& s, float (&sums)[kChannels][kColumns]) {
   const PairGeometry& pair = a.formats[page.format];
   const LayerPlaces layer = PlacesOf(pair, a.kv_heads, page.page_tokens);
   const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
@@ -126,36 +140,38 @@ __device__ void AttendPage(const AttendArguments& a, const Segment& segment, con
   for (uint32_t first = 0; first < page.tokens; first += kTile) {
     const uint32_t count = min(kTile, page.tokens - first);
     __syncthreads();
-    ReadTile(pair.key, layer.key, key, first, count, s);
+    ReadTile(pair.key, layer.key, key, first, count, s.tile);
     __syncthreads();
     Score(a, segment, page.first + first, count, s);
     __syncthreads();
     Weigh(s);
-    ReadTile(pair.value, layer.value, value, first, count, s);
+    if constexpr (!Kind::kLatent) ReadTile(pair.value, layer.value, value, first, count, s.tile);
     __syncthreads();
-    AddValues(a, count, s, sums);
+    AddValues(a, count, (Kind::kLatent ? a.key_dim : a.value_dim) + 4, s, sums);
   }
 }
 
+template <typename Kind>
 __global__ void __launch_bounds__(kThreads)
     GenericKernel(const __grid_constant__ AttendArguments a) {
   if (a.unfit != nullptr && *a.unfit == 0) return;
+  constexpr uint32_t kChannels = Kind::kValueDim / kThreads;
   extern __shared__ __align__(16) uint8_t memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory);
+  auto& s = *reinterpret_cast<Shared<Kind::kKeyDim>*>(memory);
   const uint32_t end = a.work.firsts[blockIdx.x + 1];
   for (uint32_t i = a.work.firsts[blockIdx.x]; i < end; ++i) {
     const WorkItem item = a.work.items[i];
     const Segment segment = a.segments[item.segment];
     ReadQueries(a, segment, s);
     if (threadIdx.x < kColumns) s.total[threadIdx.x] = make_float2(kNoScore, 0);
-    float sums[kMostChannels][kColumns] = {};
+    float sums[kChannels][kColumns] = {};
     for (uint32_t at = item.begin; at < item.end; ++at) {
-      AttendPage(a, segment, a.pages[at], s, sums);
+      AttendPage<Kind>(a, segment, a.pages[at], s, sums);
     }
     __syncthreads();
     // The tile is no longer needed: the sums go there, [column][value_dim].
 #pragma unroll
-    for (uint32_t k = 0; k < kMostChannels; ++k) {
+    for (uint32_t k = 0; k < kChannels; ++k) {
       const uint32_t channel = threadIdx.x + k * kThreads;
       if (channel >= a.value_dim) continue;
 #pragma unroll
@@ -165,15 +181,27 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
-cudaError_t PrepareGeneric() {
-  return cudaFuncSetAttribute(GenericKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Shared));
+template <typename Kind>
+cudaError_t Prepare() {
+  return cudaFuncSetAttribute(GenericKernel<Kind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(Shared<Kind::kKeyDim>));
 }
 
+template <typename Kind>
+void Queue(const AttendArguments& a, cudaStream_t stream) {
+  GenericKernel<Kind><<<a.work.blocks, kThreads, sizeof(Shared<Kind::kKeyDim>), stream>>>(a);
+}
+
+}  // namespace
+
+cudaError_t PrepareGeneric(bool latent) { return latent ? Prepare<Latent>() : Prepare<Stored>(); }
+
 cudaError_t QueueGeneric(const AttendArguments& a, cudaStream_t stream) {
-  GenericKernel<<<a.work.blocks, kThreads, sizeof(Shared), stream>>>(a);
+  if (a.latent) {
+    Queue<Latent>(a, stream);
+  } else {
+    Queue<Stored>(a, stream);
+  }
   return cudaGetLastError();
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kMostQueryRows = 2048;
 constexpr uint32_t kMostDecodeRows = 8;  // that the prefill kernel leaves to others
-constexpr uint32_t kMostGroup = 16;
+constexpr uint32_t kMostGroup = 16, kMostLatentGroup = 128;
 constexpr uint32_t kUsualPageTokens = 64;
 constexpr uint64_t kLittleWork =
     64;  // pages of a warp, below which one block of a processor is best
@@ -44,14 +44,23 @@ absl::StatusOr<WorkShape> CheckShape(const prefixd_cuda_attention_options& optio
     return Refuse("query_rows is ", options.query_rows, ", must be 1 to ", kMostQueryRows);
   }
   shape.kv_heads = options.kv_heads;
+  PREFIXD_ASSIGN_OR_RETURN(shape.latent, IsLatent(options.values));
   PREFIXD_ASSIGN_OR_RETURN(shape.formats, GeometryOf(options.formats, options.format_count,
                                                      {.kv_heads = options.kv_heads,
                                                       .key_dim = options.key_dim,
-                                                      .value_dim = options.value_dim}));
+                                                      .value_dim = options.value_dim,
+                                                      .latent = shape.latent}));
+  const uint32_t most_values = std::min(options.key_dim, kMaxLatentValueDim);
+  if (shape.latent && (options.value_dim == 0 || options.value_dim % kOctet != 0 ||
+                       options.value_dim > most_values)) {
+    return Refuse("value_dim is ", options.value_dim, ", must be a multiple of 8, at most ",
+                  most_values, ": the values are the keys' first elements");
+  }
+  const uint32_t most_group = shape.latent ? kMostLatentGroup : kMostGroup;
   if (options.query_heads == 0 || options.query_heads % options.kv_heads != 0 ||
-      options.query_heads / options.kv_heads > kMostGroup) {
+      options.query_heads / options.kv_heads > most_group) {
     return Refuse("query_heads ", options.query_heads, " is no multiple of kv_heads ",
-                  options.kv_heads, ", or more than ", kMostGroup, " times as many");
+                  options.kv_heads, ", or more than ", most_group, " times as many");
   }
   shape.group = options.query_heads / options.kv_heads;
   if (!std::isfinite(options.scale) || options.scale == 0) {
@@ -69,7 +78,7 @@ absl::StatusOr<WorkShape> CheckShape(const prefixd_cuda_attention_options& optio
 absl::StatusOr<uint32_t> QuickRows(const prefixd_cuda_facts& facts,
                                    const prefixd_cuda_attention_options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const WorkShape shape, CheckShape(options));
-  const bool quick = options.precise == 0 &&
+  const bool quick = options.precise == 0 && !shape.latent &&
                      HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim) &&
                      std::all_of(shape.formats.begin(), shape.formats.end(), IsReadQuickly);
   return quick ? kMostQueryRows : kMostDecodeRows;
@@ -80,9 +89,11 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::New(
   PREFIXD_ASSIGN_OR_RETURN(WorkShape shape, CheckShape(options));
   auto attention = std::make_unique<Attention>(context, options, std::move(shape));
   PREFIXD_RETURN_IF_ERROR(context->Enter());
-  PREFIXD_RETURN_IF_ERROR(FromCuda(PrepareGeneric(), "attend: generic kernel"));
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(PrepareGeneric(attention->shape_.latent), "attend: generic kernel"));
   const prefixd_cuda_facts& facts = context->facts();
-  if (options.precise == 0 && attention->shape_.query_rows > kMostDecodeRows &&
+  if (options.precise == 0 && !attention->shape_.latent &&
+      attention->shape_.query_rows > kMostDecodeRows &&
       HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim)) {
     PREFIXD_RETURN_IF_ERROR(attention->TakePrefill());
   } else {
@@ -119,6 +130,7 @@ Attention::Attention(Context* context, const prefixd_cuda_attention_options& opt
   arguments_.query_rows = shape_.query_rows;
   arguments_.key_dim = options.key_dim;
   arguments_.value_dim = options.value_dim;
+  arguments_.latent = shape_.latent;
   arguments_.scale = options.scale;
   arguments_.soft_cap = options.soft_cap;
   arguments_.window = options.window;
@@ -163,7 +175,8 @@ void Attention::ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t 
   const uint64_t columns = uint64_t{shape_.query_rows} * shape_.group;
   const uint64_t work = pages * shape_.kv_heads * ((columns + kColumns - 1) / kColumns);
   const uint32_t processors = context_->facts().processors;
-  grids_ = {{.blocks = processors * (prefill_ ? 1 : kGenericBlocksEach), .pages_at_once = 1}};
+  const uint32_t blocks_each = shape_.latent ? kLatentBlocksEach : kGenericBlocksEach;
+  grids_ = {{.blocks = processors * (prefill_ ? 1 : blocks_each), .pages_at_once = 1}};
   launches_.clear();
   for (size_t i = 0; i < one_.size(); ++i) {
     const uint64_t warps = uint64_t{processors} * std::max(1u, one_[i].warps);

@@ -225,7 +225,7 @@ void Launch(const ExpandArguments& a, const bool (&used)[kMostFormats], cudaStre
       const bool has = kCodec != kOthers
                            ? t.codec == kCodec && t.bits == kBits
                            : t.codec != kMlxAffine && t.codec != kQ8_0 && t.codec != kQ4_0;
-      if (!used[i] || !has) continue;
+      if (!used[i] || !has || t.dim == 0) continue;
       const uint32_t octets = t.dim / kOctet;
       const dim3 block(octets, std::max(1u, std::min(kThreads / octets, 16u)));
       ExpandKernel<kCodec, kBits><<<dim3(a.part_count, a.kv_heads), block, 0, stream>>>(a, value);

@@ -1,5 +1,7 @@
 #include "formats.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
@@ -44,15 +46,31 @@ quant::TensorFormat FormatOf(const prefixd_tensor_format& format) {
   return to;
 }
 
+absl::Status CheckDim(uint32_t dim, Side side) {
+  const bool usual = dim != 0 && dim % kOctet == 0 && dim <= kMaxDim;
+  if (usual) return absl::OkStatus();
+  if (side != Side::kLatent) {
+    return Refuse("head_dim is ", dim, ", must be a multiple of 8, at most ", kMaxDim);
+  }
+  if (dim > kMaxDim && dim % kLatentStep == 0 && dim <= kMaxLatentDim) return absl::OkStatus();
+  return Refuse("keys have ", dim, " elements, must be a multiple of 8 up to ", kMaxDim, ", or of ",
+                kLatentStep, " up to ", kMaxLatentDim);
+}
+
+absl::StatusOr<bool> IsLatent(uint32_t values) {
+  if (values > PREFIXD_VALUES_STORED && values != PREFIXD_VALUES_KEY_PREFIX) {
+    return Refuse("values is ", values, ", must be PREFIXD_VALUES_STORED or _KEY_PREFIX");
+  }
+  return values == PREFIXD_VALUES_KEY_PREFIX;
+}
+
 absl::StatusOr<TensorGeometry> GeometryOf(const prefixd_tensor_format& given, uint32_t dim,
-                                          bool value) {
+                                          Side side) {
   const quant::TensorFormat format = FormatOf(given);
   if (quant::IsBlockFloat(format.codec)) {
     return Refuse("block floats (mxfp4, mxfp8, nvfp4) are not read on the GPU");
   }
-  if (dim == 0 || dim % kOctet != 0 || dim > kMaxDim) {
-    return Refuse("head_dim is ", dim, ", must be a multiple of 8, at most ", kMaxDim);
-  }
+  PREFIXD_RETURN_IF_ERROR(CheckDim(dim, side));
   const absl::Status valid = quant::Validate(format, dim);
   if (!valid.ok()) return Refuse(valid.message());
   const quant::RowBytes row = quant::BytesOfStoredRow(format, dim);
@@ -60,7 +78,7 @@ absl::StatusOr<TensorGeometry> GeometryOf(const prefixd_tensor_format& given, ui
                         .bits = format.bits,
                         .dtype = static_cast<uint8_t>(format.dtype),
                         .layout = static_cast<uint8_t>(format.layout),
-                        .value = static_cast<uint8_t>(value ? 1 : 0),
+                        .value = static_cast<uint8_t>(side == Side::kValue ? 1 : 0),
                         .group = format.group_size,
                         .dim = dim,
                         .row_codes = row.codes,
@@ -79,8 +97,11 @@ absl::StatusOr<std::vector<PairGeometry>> GeometryOf(const prefixd_format* forma
   }
   std::vector<PairGeometry> pairs(count);
   for (size_t i = 0; i < count; ++i) {
-    PREFIXD_ASSIGN_OR_RETURN(pairs[i].key, GeometryOf(formats[i].key, dims.key_dim, false));
-    PREFIXD_ASSIGN_OR_RETURN(pairs[i].value, GeometryOf(formats[i].value, dims.value_dim, true));
+    const Side key = dims.latent ? Side::kLatent : Side::kKey;
+    PREFIXD_ASSIGN_OR_RETURN(pairs[i].key, GeometryOf(formats[i].key, dims.key_dim, key));
+    if (dims.latent) continue;
+    PREFIXD_ASSIGN_OR_RETURN(pairs[i].value,
+                             GeometryOf(formats[i].value, dims.value_dim, Side::kValue));
   }
   return pairs;
 }
@@ -91,14 +112,16 @@ absl::StatusOr<TensorPlace> PlaceOf(const prefixd_cuda_tensor* tensor, uint32_t 
   if (!CheckSize(tensor, tensor->size, sizeof(*tensor))) return Refuse(what, ": wrong size");
   prefixd_cuda_tensor given;
   Take(tensor, &given);
-  if (given.dtype < kF32 || given.dtype > kBf16) {
-    return Refuse(what, ": dtype is ", given.dtype, ", must be f32, f16 or bf16");
+  if ((given.dtype < kF32 || given.dtype > kBf16) && given.dtype != kF8) {
+    return Refuse(what, ": dtype is ", given.dtype, ", must be f32, f16, bf16 or PREFIXD_CUDA_F8");
+  }
+  if (!std::isfinite(given.scale) || given.scale < 0) {
+    return Refuse(what, ": scale is ", given.scale, ", must be positive, or 0 for 1");
   }
   if (given.split != 0 && dim % given.split != 0) {
     return Refuse(what, ": split ", given.split, " does not divide head_dim ", dim);
   }
-  const size_t element = given.dtype == kF32 ? 4 : 2;
-  if (reinterpret_cast<uintptr_t>(given.data) % element != 0) {
+  if (reinterpret_cast<uintptr_t>(given.data) % ElementBytes(given.dtype) != 0) {
     return Refuse(what, ": data is not aligned to its elements");
   }
   if (given.token_stride == 0) return Refuse(what, ": token_stride is 0");
@@ -113,7 +136,8 @@ absl::StatusOr<TensorPlace> PlaceOf(const prefixd_cuda_tensor* tensor, uint32_t 
                      .token_stride = given.token_stride,
                      .head_stride = given.head_stride,
                      .split_stride = given.split_stride,
-                     .split = given.split == 0 ? dim : given.split};
+                     .split = given.split == 0 ? dim : given.split,
+                     .scale = given.scale == 0 ? 1 : given.scale};
 }
 
 absl::Status CheckTable(const TensorPlace& place, const int32_t* table, uint32_t count,

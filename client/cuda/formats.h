@@ -17,13 +17,19 @@ namespace prefixd::cuda {
 quant::TensorFormat FormatOf(const prefixd_tensor_format& format);
 
 // Returns the geometry of K or V, or InvalidArgument if the format does not fit rows of `dim`, or
-// the GPU has no code for it: block floats, and dims that are no multiple of 8 or above 256.
+// the GPU has no code for it: block floats, and dims that are no multiple of 8 or above 256. Of
+// keys that have the values in them also dims up to kMaxLatentDim.
+enum class Side { kKey, kValue, kLatent };
 absl::StatusOr<TensorGeometry> GeometryOf(const prefixd_tensor_format& format, uint32_t dim,
-                                          bool value);
+                                          Side side);
 
 struct LayerDims {
   uint32_t kv_heads = 0, key_dim = 0, value_dim = 0;
+  bool latent = false;  // the values are in the keys
 };
+// Returns whether a layer's values are in its keys; InvalidArgument if `values` is neither that nor
+// PREFIXD_VALUES_STORED.
+absl::StatusOr<bool> IsLatent(uint32_t values);
 absl::StatusOr<std::vector<PairGeometry>> GeometryOf(const prefixd_format* formats, size_t count,
                                                      const LayerDims& dims);
 

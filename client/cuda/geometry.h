@@ -15,10 +15,14 @@ namespace prefixd::cuda {
 
 // The values are those of prefixd/format.h; TensorGeometry keeps them as bytes.
 enum : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+enum : uint8_t { kF8 = 16 };  // of an engine's tensors: PREFIXD_CUDA_F8
 enum : uint8_t { kRaw = 1, kMlxAffine = 2, kQ4_0 = 3, kQ4_1 = 4, kQ5_0 = 5, kQ5_1 = 6, kQ8_0 = 7 };
 enum : uint8_t { kRows = 1, kTiled = 2, kTransposed = 3 };
 
 inline constexpr uint32_t kMaxDim = 256;
+// Keys whose first elements are the values, as of MLA, which pages hold alone: above kMaxDim they
+// are multiples of kLatentStep.
+inline constexpr uint32_t kMaxLatentDim = 576, kMaxLatentValueDim = 512, kLatentStep = 64;
 inline constexpr uint32_t kMostFormats = 8;
 inline constexpr uint32_t kOctet = 8;  // channels that are read and written together
 inline constexpr uint32_t kUnitAlignment = 128;
@@ -50,7 +54,8 @@ PREFIXD_BOTH UnitPlaces PlacesOf(const TensorGeometry& tensor, uint32_t page_tok
   return places;
 }
 
-// K and V of one format, and how a layer of a block is cut into units.
+// K and V of one format, and how a layer of a block is cut into units. value.dim is 0 where pages
+// hold keys alone.
 struct PairGeometry {
   TensorGeometry key, value;
 };
@@ -67,6 +72,10 @@ PREFIXD_BOTH LayerPlaces PlacesOf(const PairGeometry& pair, uint32_t kv_heads,
   return places;
 }
 
+PREFIXD_BOTH uint32_t ElementBytes(uint32_t dtype) {
+  return dtype == kF32 ? 4 : dtype == kF8 ? 1 : 2;
+}
+
 // Where the element of a token is; prefixd_cuda_tensor without its table.
 struct TensorPlace {
   void* data = nullptr;
@@ -74,6 +83,7 @@ struct TensorPlace {
   uint32_t block_tokens = 0;  // 0 = contiguous
   int64_t block_stride = 0, token_stride = 0, head_stride = 0, split_stride = 0;
   uint32_t split = 0;
+  float scale = 1;  // of kF8
 };
 
 }  // namespace prefixd::cuda

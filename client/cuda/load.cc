@@ -91,10 +91,12 @@ absl::StatusOr<LoadLayer> CheckLayer(const prefixd_cuda_load_layer& given,
                   .pages = given.pages,
                   .names = given.names,
                   .resident = given.resident};
+  PREFIXD_ASSIGN_OR_RETURN(const bool latent, IsLatent(given.values));
   PREFIXD_ASSIGN_OR_RETURN(layer.formats, GeometryOf(given.formats, given.format_count,
                                                      {.kv_heads = given.kv_heads,
                                                       .key_dim = given.key_dim,
-                                                      .value_dim = given.value_dim}));
+                                                      .value_dim = given.value_dim,
+                                                      .latent = latent}));
   PREFIXD_RETURN_IF_ERROR(CheckBlocks(layer));
   if (!layer.expands()) {
     if (given.key != nullptr || given.value != nullptr) {
@@ -109,8 +111,11 @@ absl::StatusOr<LoadLayer> CheckLayer(const prefixd_cuda_load_layer& given,
     return layer;
   }
   PREFIXD_ASSIGN_OR_RETURN(layer.key, PlaceOf(given.key, given.kv_heads, given.key_dim, "key"));
-  PREFIXD_ASSIGN_OR_RETURN(layer.value,
-                           PlaceOf(given.value, given.kv_heads, given.value_dim, "value"));
+  if (latent && given.value != nullptr) return Refuse("value: the pages hold keys alone");
+  if (!latent) {
+    PREFIXD_ASSIGN_OR_RETURN(layer.value,
+                             PlaceOf(given.value, given.kv_heads, given.value_dim, "value"));
+  }
   uint64_t tokens = 0;
   for (size_t i = 0; i < given.block_count; ++i) tokens += given.blocks[i].tokens;
   if (tokens > std::numeric_limits<uint32_t>::max()) return Refuse("more than 2^32 tokens");

@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -321,7 +322,7 @@ class HeadOfTensor {
   __device__ __forceinline__ HeadOfTensor(const TensorPlace& place, const int32_t* table,
                                           uint32_t head, uint32_t channel)
       : place_(place), table_(table), dtype_(static_cast<uint8_t>(place.dtype)), channel_(channel) {
-    element_ = dtype_ == kF32 ? 4 : 2;
+    element_ = ElementBytes(dtype_);
     at_ = head * place.head_stride + Offset(channel);
   }
 
@@ -351,6 +352,7 @@ class HeadOfTensor {
   }
   __device__ __forceinline__ void Read(uint32_t token, float (&x)[8]) const {
     const uint8_t* from = At(token);
+    if (dtype_ == kF8) return ReadF8(from, x);
     if (place_.split % 8 == 0) return ReadElements(dtype_, from, x);
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
@@ -359,6 +361,7 @@ class HeadOfTensor {
   }
   __device__ __forceinline__ void Write(uint32_t token, const float (&x)[8]) const {
     uint8_t* to = At(token);
+    if (dtype_ == kF8) return WriteF8(x, to);
     if (place_.split % 8 == 0) return WriteElements(dtype_, x, to);
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
@@ -372,10 +375,34 @@ class HeadOfTensor {
   }
 
  private:
+  __device__ __forceinline__ void ReadF8(const uint8_t* from, float (&x)[8]) const {
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint8_t element = from[Offset(channel_ + i) - Offset(channel_)];
+      const __half_raw half = __nv_cvt_fp8_to_halfraw(element, __NV_E4M3);
+      x[i] = __fmul_rn(__half2float(__half(half)), place_.scale);
+    }
+  }
+  __device__ __forceinline__ void WriteF8(const float (&x)[8], uint8_t* to) const {
+    uint64_t elements = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      const float scaled = place_.scale == 1 ? x[i] : __fdiv_rn(x[i], place_.scale);
+      elements |= uint64_t{__nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, __NV_E4M3)} << 8 * i;
+    }
+    if (place_.split % 8 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
+      *reinterpret_cast<uint64_t*>(to) = elements;
+      return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      to[Offset(channel_ + i) - Offset(channel_)] = static_cast<uint8_t>(elements >> 8 * i);
+    }
+  }
   // Whether any token's eight channels are 16 aligned bytes.
   __device__ __forceinline__ bool HalvesSideBySide() const {
     const auto base = reinterpret_cast<uintptr_t>(place_.data) + static_cast<uintptr_t>(2 * at_);
-    return dtype_ != kF32 && place_.split % 8 == 0 && base % 16 == 0 &&
+    return element_ == 2 && place_.split % 8 == 0 && base % 16 == 0 &&
            ((place_.token_stride | place_.block_stride) & 7) == 0;
   }
   __device__ __forceinline__ int64_t Offset(uint32_t channel) const {

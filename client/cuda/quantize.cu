@@ -9,6 +9,7 @@ namespace prefixd::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
+constexpr uint32_t kMostThreads = 288;  // four quads of kMaxLatentDim
 constexpr float kSmallestScale = 1e-7f;
 constexpr uint32_t kQuad = 4;  // tokens of a thread
 
@@ -403,7 +404,7 @@ __device__ void PutTile(const TensorGeometry& t, const UnitPlaces& p, const Tile
 // block: (octets of a row, quads of tokens); grid: (blocks for all quads, kv head). A group's
 // threads are neighbours of one warp, since a row's octets are whole groups of at least four.
 template <uint8_t kCodec, uint32_t kBits>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     QuantizeKernel(const __grid_constant__ QuantizeArguments a) {
   const uint32_t quads_of_page = (a.page_tokens + kQuad - 1) / kQuad;
   const uint32_t quad = blockIdx.x * blockDim.y + threadIdx.y + a.first_slot / kQuad;
@@ -441,8 +442,8 @@ __global__ void __launch_bounds__(kThreads)
 template <uint8_t kCodec, uint32_t kBits>
 void Launch(const QuantizeArguments& a, cudaStream_t stream) {
   const uint32_t octets = a.tensor.dim / kOctet;
-  // Whole warps: a row of a quantized format has a multiple of four octets.
-  const uint32_t rows = std::max(1u, kThreads / octets / 8) * 8;
+  // Whole warps: a row of a quantized format has a multiple of four octets, a long one of eight.
+  const uint32_t rows = a.tensor.dim > kMaxDim ? 4 : std::max(1u, kThreads / octets / 8) * 8;
   const dim3 block(octets, kCodec == kRaw ? std::max(1u, kThreads / octets) : rows);
   const uint32_t quads_of_page = (a.page_tokens + kQuad - 1) / kQuad;
   const uint32_t pages = (a.first_slot + a.count + a.page_tokens - 1) / a.page_tokens;

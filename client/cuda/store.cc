@@ -27,8 +27,9 @@ bool Writes(const TensorGeometry& tensor) {
 
 absl::StatusOr<QuantizeArguments> CheckQuantize(const prefixd_cuda_quantize_options& options) {
   QuantizeArguments arguments;
-  PREFIXD_ASSIGN_OR_RETURN(arguments.tensor,
-                           GeometryOf(options.format, options.dim, options.value != 0));
+  PREFIXD_ASSIGN_OR_RETURN(
+      arguments.tensor,
+      GeometryOf(options.format, options.dim, options.value != 0 ? Side::kValue : Side::kLatent));
   if (!Writes(arguments.tensor)) {
     return Refuse("the GPU writes raw, mlx_affine, q8_0 and q4_0, not codec ",
                   options.format.codec);

@@ -17,6 +17,7 @@ struct WorkShape {
   uint32_t kv_heads = 0, group = 0, query_rows = 0;
   uint32_t segment_columns = kColumns;
   uint32_t window = 0, sink_tokens = 0;
+  bool latent = false;  // the values are in the keys
   std::vector<PairGeometry> formats;
   // Entry f names the kernel (1, 2, ...) that attends on pages of format f; 0: the generic one.
   // List i is kernel i's.

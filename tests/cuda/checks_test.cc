@@ -149,6 +149,42 @@ TEST(ChecksTest, AttentionSaysWhatIsWrong) {
   EXPECT_EQ(message(), "cuda: kv_heads is 0, must be 1 to 1024");
 }
 
+TEST(ChecksTest, AttentionOnKeysAloneSaysWhatIsWrong) {
+  const prefixd_format format = CFormat(quant::KvFormat{Mlx(8), Mlx(8)});
+  prefixd_cuda_attention_options options = OptionsOf(&format, 1);
+  const auto message = [&] { return std::string(CheckShape(options).status().message()); };
+  options.kv_heads = 1;
+  options.query_heads = 128;
+  options.key_dim = 576;
+  options.value_dim = 512;
+  EXPECT_EQ(message(), "cuda: head_dim is 576, must be a multiple of 8, at most 256");
+  options.values = PREFIXD_VALUES_KEY_PREFIX;
+  ASSERT_EQ(message(), "");
+  EXPECT_TRUE(CheckShape(options)->latent);
+  EXPECT_EQ(CheckShape(options)->formats[0].value.dim, 0u);
+  options.query_heads = 129;
+  EXPECT_EQ(message(),
+            "attend: query_heads 129 is no multiple of kv_heads 1, or more than 128 times as many");
+  options.query_heads = 128;
+  for (const uint32_t dim : {584u, 288u, 640u}) {
+    options.key_dim = dim;
+    EXPECT_EQ(message(), "cuda: keys have " + std::to_string(dim) +
+                             " elements, must be a multiple of 8 up to 256, or of 64 up to 576");
+  }
+  options.key_dim = 448;
+  EXPECT_EQ(message(),
+            "attend: value_dim is 512, must be a multiple of 8, at most 448: the values "
+            "are the keys' first elements");
+  options.key_dim = 576;
+  options.value_dim = 0;
+  EXPECT_NE(message(), "");
+  options.value_dim = 520;
+  EXPECT_NE(message(), "");
+  options.value_dim = 512;
+  options.values = PREFIXD_VALUES_NONE;
+  EXPECT_EQ(message(), "cuda: values is 2, must be PREFIXD_VALUES_STORED or _KEY_PREFIX");
+}
+
 PairGeometry PairOf(const quant::KvFormat& format) {
   const prefixd_format c = CFormat(format);
   return GeometryOf(&c, 1, {8, 128, 128}).value()[0];

@@ -19,7 +19,7 @@ TEST(FormatsTest, UnitsAreCutAsTheCpuCutsThem) {
       if (quant::IsBlockFloat(format.codec)) continue;
       for (const bool tiled : {false, true}) {
         if (tiled) format = quant::Tiled(format);
-        const auto geometry = GeometryOf(CFormat(format), dim, false);
+        const auto geometry = GeometryOf(CFormat(format), dim, Side::kKey);
         ASSERT_TRUE(geometry.ok()) << geometry.status();
         for (const uint32_t tokens : {1u, 15u, 16u, 37u, 64u, 128u}) {
           const quant::UnitLayout want = quant::LayoutOfUnit(format, dim, tokens);
@@ -36,7 +36,7 @@ TEST(FormatsTest, UnitsAreCutAsTheCpuCutsThem) {
 
 TEST(FormatsTest, WhatTheGpuDoesNotReadIsRefusedWithTheReason) {
   const auto message = [](quant::TensorFormat format, uint32_t dim) {
-    return std::string(GeometryOf(CFormat(format), dim, false).status().message());
+    return std::string(GeometryOf(CFormat(format), dim, Side::kKey).status().message());
   };
   EXPECT_EQ(message(quant::BlockFloatFormat(quant::Codec::kMxFp4), 128),
             "cuda: block floats (mxfp4, mxfp8, nvfp4) are not read on the GPU");
@@ -55,7 +55,7 @@ TEST(FormatsTest, ATensorWithoutStridesOrTableIsRefused) {
   };
   EXPECT_EQ(message(), "cuda: key: no tensor given");
   tensor.data = data;
-  EXPECT_EQ(message(), "cuda: key: dtype is 0, must be f32, f16 or bf16");
+  EXPECT_EQ(message(), "cuda: key: dtype is 0, must be f32, f16, bf16 or PREFIXD_CUDA_F8");
   tensor.dtype = PREFIXD_F16;
   EXPECT_EQ(message(), "cuda: key: token_stride is 0");
   tensor.token_stride = 64;
@@ -67,6 +67,9 @@ TEST(FormatsTest, ATensorWithoutStridesOrTableIsRefused) {
   tensor.split = 48;
   EXPECT_EQ(message(), "cuda: key: split 48 does not divide head_dim 64");
   tensor.split = 0;
+  tensor.scale = -1;
+  EXPECT_EQ(message(), "cuda: key: scale is -1, must be positive, or 0 for 1");
+  tensor.scale = 0;
   const auto place = PlaceOf(&tensor, 2, 64, "key");
   ASSERT_TRUE(place.ok()) << place.status();
   const int32_t table[2] = {3, 1};

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_CUDA_ABI_VERSION 4
+#define PREFIXD_CUDA_ABI_VERSION 5
 
 // Returns the library's version. Must be at least PREFIXD_CUDA_ABI_VERSION of the caller's header.
 PREFIXD_API uint32_t prefixd_cuda_abi_version(void);
@@ -132,15 +132,21 @@ PREFIXD_API prefixd_status prefixd_cuda_copy(prefixd_cuda* cuda, void* to, const
 //   K of [blocks, heads, dim/x, tokens, x]   split x, split_stride = tokens * x, token_stride = x
 //   V of [blocks, heads, dim, tokens]        split 1, split_stride = tokens, token_stride = 1
 // Strides count elements.
+// Since version 5 elements may be PREFIXD_CUDA_F8: fp8 e4m3 without infinities (float8_e4m3fn), of
+// which each stands for itself times `scale`. Numbers that are loaded into one are divided by the
+// scale and rounded to the nearest, halves to even; those beyond 448 become 448.
+enum { PREFIXD_CUDA_F8 = 16 };
 typedef struct prefixd_cuda_tensor {
   size_t size;
   void* data;
-  uint32_t dtype;         // PREFIXD_F16, PREFIXD_BF16 or PREFIXD_F32
+  uint32_t dtype;         // PREFIXD_F16, PREFIXD_BF16, PREFIXD_F32 or PREFIXD_CUDA_F8
   uint32_t block_tokens;  // 0 = contiguous
   int64_t block_stride, token_stride, head_stride;
   uint32_t split;     // channels side by side; 0 = dim
   uint32_t reserved;  // 0
   int64_t split_stride;
+  float scale;         // since version 5: of PREFIXD_CUDA_F8; 0 = 1
+  uint32_t reserved2;  // 0
 } prefixd_cuda_tensor;
 
 // --- device pages: cached pages that stay in device memory ---
@@ -183,7 +189,8 @@ typedef struct prefixd_cuda_load_layer {
   size_t block_count;
   const prefixd_format* formats;  // of the layer
   uint32_t format_count;
-  uint32_t kv_heads, key_dim, value_dim;  // dims: multiples of 8, at most 256
+  // Dims: multiples of 8, at most 256; keys that hold the values too may have more, `values`.
+  uint32_t kv_heads, key_dim, value_dim;
   // Either both tensors, to expand the pages into...
   const prefixd_cuda_tensor* key;
   const prefixd_cuda_tensor* value;
@@ -196,6 +203,11 @@ typedef struct prefixd_cuda_load_layer {
   // read until the load ends; of pages[i], if `pages` is given, for a block that is not kept; else
   // NULL. Tensors must be NULL. Bytes are there after prefixd_cuda_load_wait().
   const void** resident;
+  // Since version 5. PREFIXD_VALUES_KEY_PREFIX: pages hold keys alone (MLA's latent), of 8 to 576
+  // elements, multiples of 64 above 256. `value` must be NULL; value_dim and the formats' values
+  // are not read. PREFIXD_VALUES_STORED, or 0: keys and values.
+  uint32_t values;
+  uint32_t reserved;  // 0
 } prefixd_cuda_load_layer;
 
 typedef struct prefixd_cuda_load_options {
@@ -216,7 +228,7 @@ typedef struct prefixd_cuda_load_options {
 // Starts to load layer after layer. Pages in device memory are read where they lie. Pages in host
 // memory that is not pinned are copied by the CPU first, and the call waits for that. The leases
 // must be held until prefixd_cuda_load_end(). Elements are those of prefixd_gather_rows(), bit for
-// bit.
+// bit; those of PREFIXD_CUDA_F8 are made from its floats.
 PREFIXD_API prefixd_cuda_load* prefixd_cuda_load_begin(prefixd_cuda* cuda,
                                                        const prefixd_cuda_load_options* options);
 // Lets `stream` wait until `layer` is loaded. The CPU does not wait.
@@ -246,9 +258,10 @@ typedef struct prefixd_cuda_quantize_options {
   const prefixd_cuda_tensor* rows;
   prefixd_tensor_format format;  // MLX affine, q8_0, q4_0 or raw; rows or tiled
   uint32_t value;                // 1: V, which tiled units order differently
-  uint32_t kv_heads, dim;        // dim: a multiple of 8, at most 256
-  uint32_t begin, count;         // tokens of `rows`
-  const int32_t* table;          // of `rows`, in host memory, read before the call returns
+  // dim: a multiple of 8, at most 256. Since version 5 keys may have up to 576, multiples of 64.
+  uint32_t kv_heads, dim;
+  uint32_t begin, count;  // tokens of `rows`
+  const int32_t* table;   // of `rows`, in host memory, read before the call returns
   uint32_t table_count;
   // Tokens go to slots [first_slot, ...) of the first page, then to the slots from 0 of the next
   // ones. pages[i]: the first head's unit, in memory of the GPU's, 128-byte aligned. Units of heads
@@ -284,9 +297,9 @@ typedef struct prefixd_cuda_attention_options {
   // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows of dims up to 128 have a
   // kernel of their own on Hopper (9.0); elsewhere, and if precise, they take the time of strips.
   uint32_t query_rows;
-  uint32_t query_heads;  // 1 to 16 for each kv head
+  uint32_t query_heads;  // 1 to 16 for each kv head, see `values`
   uint32_t kv_heads;
-  uint32_t key_dim, value_dim;  // multiples of 8, at most 256
+  uint32_t key_dim, value_dim;  // multiples of 8, at most 256, see `values`
   float scale;
   // If not 0, the row at position p sees only positions > p - window and positions < sink_tokens.
   uint32_t window, sink_tokens;
@@ -295,6 +308,11 @@ typedef struct prefixd_cuda_attention_options {
   // 1: the pages and the work list of each call were complete before the kernel before it on the
   // stream began. A call may then start to read pages while that kernel ends.
   uint32_t early;
+  // Since version 5. PREFIXD_VALUES_KEY_PREFIX: the values are the first value_dim elements of the
+  // keys, which pages hold alone (MLA's latent, 576 and 512). key_dim is then at most 576,
+  // value_dim at most 512, query heads are 1 to 128 for each kv head, and sums are those of floats.
+  // PREFIXD_VALUES_STORED, or 0: pages hold both.
+  uint32_t values;
 } prefixd_cuda_attention_options;
 
 // Makes what attends with one shape: for a layer, or for layers whose units lie behind each other
