@@ -26,6 +26,7 @@
 #include "daemon/settings.h"
 #include "daemon/socket_guard.h"
 #include "daemon/tracing_settings.h"
+#include "os/memory.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::daemon {
@@ -235,7 +236,7 @@ absl::Status CheckTogether(const Config& config) {
 
 std::string AutoArenaPath(const std::string& socket) {
   const std::string path = std::filesystem::absolute(socket).lexically_normal().string();
-  return absl::StrCat("/dev/shm/prefixd-",
+  return absl::StrCat(os::FolderForSharedMemory(), "/prefixd-",
                       base::ToHex(base::Sha256(base::AsBytes(path))).substr(0, 16), ".arena");
 }
 

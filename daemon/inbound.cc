@@ -1,6 +1,5 @@
 #include "daemon/inbound.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/socket.h>
 
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "daemon/unix_listener.h"
+#include "os/override.h"
 #include "os/sockets.h"
 
 namespace prefixd::daemon {
@@ -27,7 +27,7 @@ namespace {
 // buffer in which it stands.
 template <typename Take>
 void ForEachPart(const msghdr& message, size_t count, Take take) {
-  for (size_t i = 0; i < message.msg_iovlen && count > 0; ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(message.msg_iovlen) && count > 0; ++i) {
     const iovec& part = message.msg_iov[i];
     const size_t here = std::min(count, part.iov_len);
     take(std::span(static_cast<const std::byte*>(part.iov_base), here), part.iov_len);
@@ -313,20 +313,22 @@ InboundCall::~InboundCall() {
 }  // namespace prefixd::daemon
 
 // Libraries find these before libc's, so gRPC reads and writes its connections with them.
-extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(  // NOLINT: libc's name
+extern "C" ssize_t PREFIXD_OVERRIDE(recvmsg)(  // NOLINT: libc's name
     int fd, msghdr* message, int flags) {
-  static const auto receive = reinterpret_cast<decltype(&::recvmsg)>(::dlsym(RTLD_NEXT, "recvmsg"));
+  static const auto receive = PREFIXD_ORIGINAL(recvmsg);
   const ssize_t got = receive(fd, message, flags);
-  if (got <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return got;
+  if (got <= 0 || (flags & (MSG_PEEK | prefixd::os::kErrorQueue)) != 0) return got;
   if (prefixd::daemon::Look(fd, *message, static_cast<size_t>(got))) return got;
   errno = ECONNRESET;
   return -1;
 }
+PREFIXD_OVERRIDDEN(recvmsg)
 
-extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(  // NOLINT: libc's name
+extern "C" ssize_t PREFIXD_OVERRIDE(sendmsg)(  // NOLINT: libc's name
     int fd, const msghdr* message, int flags) {
-  static const auto send = reinterpret_cast<decltype(&::sendmsg)>(::dlsym(RTLD_NEXT, "sendmsg"));
+  static const auto send = PREFIXD_ORIGINAL(sendmsg);
   const ssize_t sent = send(fd, message, flags);
   if (sent > 0) prefixd::daemon::LookAtWritten(fd, *message, static_cast<size_t>(sent));
   return sent;
 }
+PREFIXD_OVERRIDDEN(sendmsg)

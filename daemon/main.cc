@@ -1,5 +1,4 @@
 // prefixd: see --help. Exit codes stand in daemon/config.h.
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -16,6 +15,7 @@
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/program.h"
+#include "os/override.h"
 #include "os/process.h"
 
 namespace {
@@ -40,8 +40,6 @@ int Fail(int code, const std::string& message) {
   return code;
 }
 
-using CreateThread = decltype(&::pthread_create);
-
 int Run(const prefixd::daemon::Config& config) {
   const auto program = prefixd::daemon::Program::Start(config);
   if (program.ok()) return (*program)->Serve();
@@ -56,9 +54,9 @@ int Run(const prefixd::daemon::Config& config) {
 // gRPC 1.51 does not survive that the system refuses it a thread: it aborts, or a call waits for
 // ever in the queue of a thread that never began. So this function tries again every 5 ms, for
 // about 5 s at most, while the system has none. Libraries find it before libc's.
-extern "C" __attribute__((visibility("default"))) int pthread_create(  // NOLINT: libc's name
+extern "C" int PREFIXD_OVERRIDE(pthread_create)(  // NOLINT: libc's name
     pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
-  static const auto create = reinterpret_cast<CreateThread>(::dlsym(RTLD_NEXT, "pthread_create"));
+  static const auto create = PREFIXD_ORIGINAL(pthread_create);
   constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 5'000'000};
   constexpr int kTries = 1'000;
   int error = create(thread, attributes, run, argument);
@@ -68,6 +66,7 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(  // NOLINT
   }
   return error;
 }
+PREFIXD_OVERRIDDEN(pthread_create)
 
 int main(int argc, char** argv) {
   namespace daemon = prefixd::daemon;

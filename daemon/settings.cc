@@ -10,6 +10,7 @@
 #include "daemon/listen_address.h"
 #include "daemon/remote_settings.h"
 #include "daemon/tracing_settings.h"
+#include "os/sockets.h"
 
 namespace prefixd::daemon {
 namespace {
@@ -62,7 +63,8 @@ absl::Status ApplySocket(const std::string& value, const Environment& environmen
   if (value != "auto") return ReadText(value, &config->socket);
   config->make_socket_folder = true;
   constexpr const char* kSystem = "/run/prefixd";
-  const std::string runtime = Get(environment, "XDG_RUNTIME_DIR");
+  const std::string named = Get(environment, "XDG_RUNTIME_DIR");
+  const std::string runtime = named.empty() ? os::FolderForSockets() : named;
   if (::geteuid() == 0 || ::access(kSystem, W_OK) == 0) {
     config->socket = absl::StrCat(kSystem, "/prefixd.sock");
   } else if (!runtime.empty()) {

@@ -23,6 +23,8 @@
 #include "client/cli/token_options.h"
 #include "client/cli/top/top_options.h"
 #include "completion/completion.h"
+#include "os/memory.h"
+#include "os/sockets.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::cli {
@@ -141,7 +143,7 @@ void DeclareDoctor(CLI::App& app, Options* options) {
 }
 
 void DeclareArenas(CLI::App& app, Options* options) {
-  options->folders = {"/dev/shm", "/run/prefixd_arena"};
+  options->folders = {os::FolderForSharedMemory(), "/run/prefixd_arena"};
   CLI::App* arenas = AddCommand(
       app, options, Command::kArenas, "arenas",
       "the files on this host that hold RAM tiers: whose, how old, how large; removes those left",
@@ -452,7 +454,8 @@ std::string DefaultServer(const Surroundings& surroundings) {
   const std::string named = GetOr(surroundings.environment, "PREFIXD_SERVER");
   if (!named.empty()) return ServerAddress(named);
   const std::string system = "/run/prefixd/prefixd.sock";
-  const std::string runtime = GetOr(surroundings.environment, "XDG_RUNTIME_DIR");
+  const std::string named_folder = GetOr(surroundings.environment, "XDG_RUNTIME_DIR");
+  const std::string runtime = named_folder.empty() ? os::FolderForSockets() : named_folder;
   const std::string user = absl::StrCat(runtime, "/prefixd/prefixd.sock");
   const bool use_user =
       !runtime.empty() && !surroundings.exists(system) && surroundings.exists(user);

@@ -56,7 +56,9 @@ absl::StatusOr<base::Descriptor> Ask(const std::string& socket, const std::strin
   std::memcpy(name.sun_path, socket.data(), socket.size());
   base::Descriptor fd(os::NewSocket(AF_UNIX, os::MessageSocketType(), 0, os::Waits::kYes));
   if (!fd) return Failed("socket for", socket);
-  const timeval wait{.tv_sec = patience.count() / 1000, .tv_usec = patience.count() % 1000 * 1000};
+  timeval wait{};
+  wait.tv_sec = static_cast<decltype(wait.tv_sec)>(patience.count() / 1000);
+  wait.tv_usec = static_cast<decltype(wait.tv_usec)>(patience.count() % 1000 * 1000);
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
     if (errno != EPROTOTYPE) return Failed("connect to", socket);

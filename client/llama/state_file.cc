@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "client/llama/cached_state.h"
+#include "os/memory.h"
 
 namespace prefixd::llama {
 namespace {
@@ -59,8 +60,8 @@ absl::Status StateFolder::Grow(uint64_t bytes, Mapped* file) const {
   if (bytes <= file->mapped) return absl::OkStatus();
   const std::string where = absl::StrCat(path_, "/", file->name);
   // Backed at once: a write through the mapping to a full file system would kill this process.
-  if (const int error = posix_fallocate(file->file, 0, static_cast<off_t>(bytes)); error != 0) {
-    return absl::ErrnoToStatus(error, absl::StrCat(where, ": ", bytes, " bytes"));
+  if (!os::AllocateAnywhere(file->file, 0, bytes)) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(where, ": ", bytes, " bytes"));
   }
   if (file->data != nullptr) munmap(file->data, file->mapped);
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->file, 0);

@@ -66,8 +66,8 @@ Gate::Mark Gate::MarkOfFile() const {
   struct stat info {};
   if (::stat(path_.c_str(), &info) != 0) return {};
   const timespec written = os::WrittenAt(info);
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), written.tv_sec,
-          written.tv_nsec};
+  return {static_cast<uint64_t>(info.st_dev), info.st_ino, static_cast<uint64_t>(info.st_size),
+          written.tv_sec, written.tv_nsec};
 }
 
 absl::StatusOr<Principals> Gate::ReadFile(const std::string& path) {

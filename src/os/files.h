@@ -32,9 +32,10 @@ bool Sync(int fd);
 bool SyncData(int fd);
 
 struct MountFacts {
-  uint64_t bytes = 0;       // 0: without a limit
-  uint64_t free_bytes = 0;  // for this user
-  bool in_memory = false;   // a tmpfs: nothing in it survives a boot
+  uint64_t bytes = 0;            // 0: without a limit
+  uint64_t free_bytes = 0;       // for this user
+  bool in_memory = false;        // a tmpfs: nothing in it survives a boot
+  bool may_hold_memory = false;  // its files may be memory of processes: in_memory, but on Darwin
 };
 // Describes the filesystem of a file or folder that is there.
 std::optional<MountFacts> MountOf(const std::string& path);

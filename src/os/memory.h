@@ -49,7 +49,8 @@ class LentMemory {
   uint64_t bytes_ = 0;
 };
 
-// Where memory without a folder of its own is made: "/dev/shm".
+// Where memory without a folder of its own is made: "/dev/shm", or on Darwin a folder of this
+// user's on its disk.
 std::string FolderForSharedMemory();
 
 // Whether the lender of memory can fix its size. Else whoever maps it relies on the lender.
@@ -61,6 +62,12 @@ bool KeepsItsSize(int fd);
 // Gives a range of a file its memory or its blocks; the file grows if the range is behind its end.
 // What is there stays. Returns false if there is no room; linux: nothing new is there then.
 bool Allocate(int fd, uint64_t offset, uint64_t bytes);
+// The same for a file that nobody else writes: on a filesystem that has no call for it, zeros are
+// written.
+bool AllocateAnywhere(int fd, uint64_t offset, uint64_t bytes);
+// Whether a hole within a file gets its memory by Allocate. Else it does when it is touched, and
+// Allocate only looks whether there is room.
+bool BacksHoles();
 // Gives the memory of a range back to the machine; the range reads as zeros, and the file keeps its
 // size. Returns false if it could not, with the bytes as they were.
 bool PunchHole(int fd, uint64_t offset, uint64_t bytes);

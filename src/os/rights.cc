@@ -4,22 +4,28 @@
 #include <cstring>
 
 namespace prefixd::os {
+namespace {
+
+using Length = decltype(msghdr::msg_controllen);  // size_t or socklen_t
+
+}  // namespace
 
 void Rights::Attach(std::span<const int> files, msghdr* message) {
   if (files.empty()) return;
   message->msg_control = control_;
-  message->msg_controllen = CMSG_SPACE(files.size_bytes());
+  message->msg_controllen = static_cast<Length>(CMSG_SPACE(files.size_bytes()));
   cmsghdr* const rights = CMSG_FIRSTHDR(message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(files.size_bytes());
+  rights->cmsg_len = static_cast<Length>(CMSG_LEN(files.size_bytes()));
   std::memcpy(CMSG_DATA(rights), files.data(), files.size_bytes());
 }
 
 void Rights::MakeRoom(size_t files, msghdr* message) {
   if (files == 0) return;
   message->msg_control = control_;
-  message->msg_controllen = CMSG_SPACE(std::min(files, kMostFiles) * sizeof(int));
+  message->msg_controllen =
+      static_cast<Length>(CMSG_SPACE(std::min(files, kMostFiles) * sizeof(int)));
 }
 
 void Rights::Take(msghdr* message, std::vector<int>* files) {

@@ -2,13 +2,19 @@
 //
 // Thread-safe. Calls that fail say why in errno; descriptors are close-on-exec and the caller's.
 #pragma once
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace prefixd::os {
+
+// Where one user's sockets stand if no XDG_RUNTIME_DIR names a folder; empty if there is no such
+// place.
+std::string FolderForSockets();
 
 enum class Waits { kYes, kNo };
 // As socket(). portable: close-on-exec a moment later, as for AcceptFrom().
@@ -34,6 +40,13 @@ uint64_t SocketId(int fd);
 // Returns whether the peer has closed its end or the connection broke. portable: a peer that closed
 // behind bytes that nobody read is not noticed.
 bool HasHungUp(int socket);
+
+// The flag of recvmsg() that takes errors instead of bytes; 0 where there is none.
+#if defined(MSG_ERRQUEUE)
+inline constexpr int kErrorQueue = MSG_ERRQUEUE;
+#else
+inline constexpr int kErrorQueue = 0;
+#endif
 
 // Makes a TCP connection notice that its peer's host is gone: probes after `idle_s` seconds without
 // a byte, every `interval_s`, `count` times; and gives up what is not acknowledged for

@@ -71,7 +71,7 @@ absl::StatusOr<os::MountFacts> CheckFolder(const std::string& path) {
   const std::string name = parent.empty() ? "." : parent;
   const std::optional<os::MountFacts> folder = os::MountOf(name);
   if (!folder.has_value()) return Failed(name, "cannot be looked at");
-  if (folder->in_memory) return *folder;
+  if (folder->may_hold_memory) return *folder;
   return absl::FailedPreconditionError(
       absl::StrCat("arena: ", name, " is not on a tmpfs: the file would be written to a disk"));
 }

@@ -63,6 +63,11 @@ TEST(SocketsTest, NewAndAcceptedSocketsHaveTheirFlags) {
   close(client);
 }
 
+TEST(SocketsTest, AFolderForSocketsIsThereOrNotNamed) {
+  const std::string folder = FolderForSockets();
+  EXPECT_TRUE(folder.empty() || std::filesystem::is_directory(folder)) << folder;
+}
+
 TEST(SocketsTest, ThePeerIsWhoConnected) {
   const Listener listener;
   const int client = listener.Connect(), accepted = AcceptFrom(listener.fd());

@@ -189,12 +189,10 @@ std::vector<TopLine> SpacePanel(const TopView& view) {
 
 std::vector<TopLine> LeasesPanel(const TopView& view, size_t room) {
   std::vector<TopLine> lines;
-  uint64_t bytes = 0;
   const std::vector<Column> layout = {
       {"LEASE", 16, true}, {"WORKER", 24, true}, {"TOKENS", 10}, {"BYTES", 10}, {"AGE", 12}};
   for (const v1::ListLeasesReply::Lease& lease : view.latest->leases) {
     if (lease.space_id() != view.drilled) continue;
-    bytes += lease.bytes();
     const auto session = view.latest->sessions.find(lease.session());
     lines.push_back({Row(
         layout,

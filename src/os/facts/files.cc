@@ -12,9 +12,11 @@ namespace {
 
 MountFacts Facts(const struct statfs& mount) {
   const auto unit = static_cast<uint64_t>(mount.f_bsize);
+  const bool in_memory = mount.f_type == TMPFS_MAGIC;
   return {.bytes = mount.f_blocks * unit,
           .free_bytes = mount.f_bavail * unit,
-          .in_memory = mount.f_type == TMPFS_MAGIC};
+          .in_memory = in_memory,
+          .may_hold_memory = in_memory};
 }
 
 }  // namespace

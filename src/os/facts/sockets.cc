@@ -14,6 +14,8 @@ void SetOption(int socket, int level, int option, T value) {
 
 }  // namespace
 
+std::string FolderForSockets() { return ""; }
+
 std::optional<SocketPeer> PeerOf(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);

@@ -20,14 +20,6 @@ int OpenAgain(int fd, int folder, const std::string& path, int flags) {
   return -1;
 }
 
-int OpenUncached(const std::string& path, int flags, unsigned mode) {
-  return open(path.c_str(), flags | O_CLOEXEC, mode);
-}
-
-bool OpensUncached() { return false; }
 void DropCache(int) {}
-
-bool Sync(int fd) { return fsync(fd) == 0; }
-bool SyncData(int fd) { return fsync(fd) == 0; }
 
 }  // namespace prefixd::os

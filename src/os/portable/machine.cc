@@ -1,6 +1,6 @@
 #include "os/machine.h"
 
-#include <unistd.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>

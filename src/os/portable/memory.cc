@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "os/files.h"
@@ -86,15 +88,6 @@ const std::byte* LentMemory::ReadFile(uint64_t offset, uint64_t bytes, std::byte
 bool SealsMemory() { return false; }
 bool KeepsItsSize(int) { return true; }
 
-bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
-  int error = EINTR;
-  while (error == EINTR) {
-    error = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  }
-  errno = error;
-  return error == 0;
-}
-
 bool AllocateSmallPages(int fd, std::byte* map, uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return true;
   if (!Allocate(fd, offset, bytes)) return false;
@@ -114,9 +107,19 @@ bool ChoosesHugePages() { return false; }
 void PreferHugePages(std::byte*, uint64_t) {}
 void AvoidHugePages(std::byte*, uint64_t) {}
 
-// New pages in the place of the old ones.
+// New pages in the place of the old ones; zeros where only a part of a page is meant, as pages may
+// be larger than the range's unit.
 void DropPrivatePages(std::byte* at, uint64_t bytes) {
-  mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  const auto page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(at);
+  const auto end = static_cast<uintptr_t>(begin + bytes);
+  const uintptr_t first = std::min(end, (begin + page_bytes - 1) / page_bytes * page_bytes);
+  const uintptr_t last = std::max(first, end / page_bytes * page_bytes);
+  std::memset(at, 0, first - begin);
+  std::memset(at + (last - begin), 0, end - last);
+  if (first == last) return;
+  mmap(at + (first - begin), last - first, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
 }  // namespace prefixd::os

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,12 +31,6 @@ int NewSocket(int domain, int type, int protocol, Waits waits) {
 }
 
 int AcceptFrom(int listener) { return WithFlags(accept(listener, nullptr, nullptr), Waits::kNo); }
-
-uint64_t SocketId(int fd) {
-  struct stat status = {};
-  if (fstat(fd, &status) != 0 || !S_ISSOCK(status.st_mode)) return 0;
-  return static_cast<uint64_t>(status.st_ino);
-}
 
 bool HasHungUp(int socket) {
   pollfd look{.fd = socket, .events = POLLIN, .revents = 0};
