@@ -27,6 +27,7 @@
 #include "daemon/socket_guard.h"
 #include "daemon/tracing_settings.h"
 #include "os/memory.h"
+#include "os/process.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::daemon {
@@ -259,7 +260,7 @@ void Config::Echo(const std::string& name, const std::string& value) {
 
 Environment ProcessEnvironment() {
   Environment environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
+  for (char** entry = os::Variables(); *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const size_t equals = text.find('=');
     if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);

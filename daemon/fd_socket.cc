@@ -107,7 +107,7 @@ class FdSocket::Server {
       for (const auto& peer : peers_) {
         polled.push_back({.fd = peer->socket.get(), .events = POLLIN, .revents = 0});
       }
-      ::poll(polled.data(), polled.size(), peers_.empty() ? -1 : kTickMs);
+      ::poll(polled.data(), static_cast<nfds_t>(polled.size()), peers_.empty() ? -1 : kTickMs);
       if (polled[0].revents != 0) return;
       const Clock::time_point now = Clock::now();
       for (size_t i = peers_.size(); i-- > 0;) {

@@ -13,12 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "google/protobuf/stubs/logging.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/spdlog.h"
 
 #include "base/mutex.h"
-#include "grpc/support/log.h"
+#include "daemon/library_logs.h"
 #include "os/process.h"
 
 namespace prefixd::daemon {
@@ -303,8 +302,7 @@ TlsWatcher& OwnTlsWatcher() {
 }
 
 // Returns true if gRPC's `message` was of a handshake that failed, and somebody was told.
-bool TellTlsRefusal(const char* message) {
-  const std::string text = message;
+bool TellTlsRefusal(const std::string& text) {
   if (text.find("Handshake failed") == std::string::npos) return false;
   TlsWatcher& watcher = OwnTlsWatcher();
   base::MutexLock lock(watcher.mutex);
@@ -326,18 +324,7 @@ void StartLog(const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>("prefixd", std::move(sink));
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
-  // protobuf logs bad text of requests by itself; what a caller sends must not fill the log.
-  google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel, const char*, int, const std::string& line) {
-        spdlog::debug("protobuf: {}", line);
-      });
-  // gRPC would write to stderr itself, and wait for whoever reads it.
-  ::gpr_set_log_function([](gpr_log_func_args* args) {
-    if (TellTlsRefusal(args->message)) return;
-    spdlog::log(
-        args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug,
-        "grpc: {}", args->message);
-  });
+  TakeLogsOfLibraries(TellTlsRefusal);
 }
 
 bool FlushLog(std::chrono::milliseconds limit) {

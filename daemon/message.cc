@@ -1,7 +1,11 @@
 #include "daemon/message.h"
 
 #include "absl/strings/str_cat.h"
-#include "grpcpp/impl/codegen/proto_utils.h"  // what generated services use
+#if __has_include("grpcpp/impl/proto_utils.h")  // what generated services use
+#include "grpcpp/impl/proto_utils.h"
+#else
+#include "grpcpp/impl/codegen/proto_utils.h"
+#endif
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/proto_buffer_writer.h"
 

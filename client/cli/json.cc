@@ -81,7 +81,11 @@ void Mend(const Descriptor& type, ordered_json* object) {
 
 ordered_json Fields(const Message& message) {
   google::protobuf::util::JsonPrintOptions options;
+#if GOOGLE_PROTOBUF_VERSION < 5026000
   options.always_print_primitive_fields = true;
+#else  // protobuf 26 and later
+  options.always_print_fields_with_no_presence = true;
+#endif
   options.preserve_proto_field_names = true;
   std::string text;
   // A message whose texts are not UTF-8 does not pass; protobuf receives none.

@@ -225,11 +225,12 @@ void AddRemote(const block::RemoteStats& remote, Families* families) {
                   remote.sealed ? 1 : 0);
   families->Gauge("prefixd_remote_warnings",
                   "Settings of the servers that cost hits; prefixctl status names them.",
-                  Number(remote.warnings.size()));
+                  Number(uint64_t{remote.warnings.size()}));
   const auto given_up = std::ranges::count(remote.servers, true, &block::RemoteServer::open);
   const char* const servers = "prefixd_remote_servers";
   const char* const help = "Servers of the shared store: those in use, and those given up for now.";
-  families->Gauge(servers, help, Number(remote.servers.size()) - static_cast<double>(given_up),
+  families->Gauge(servers, help,
+                  Number(uint64_t{remote.servers.size()}) - static_cast<double>(given_up),
                   {{"state", "in_use"}});
   families->Gauge(servers, help, static_cast<double>(given_up), {{"state", "given_up"}});
   for (size_t i = 0; i < std::min(kMostServers, remote.servers.size()); ++i) {

@@ -34,6 +34,8 @@ std::optional<uint64_t> AnonymousBytes();
 
 // Gives the calling thread a name for lists of threads; at most 15 characters.
 void NameThisThread(const char* name);
+// Returns this process's variables, "NAME=value", behind the last of them null.
+char** Variables();
 // Starts this program anew. Returns only if it could not.
 void StartAgain(char** argv);
 

@@ -16,7 +16,7 @@ LINUX = (r"memfd_create|MFD_\w+|F_(?:ADD|GET)_SEALS|F_SEAL_\w+|F_OFD_\w+|falloca
          r"MSG_(?:TRUNC|ERRQUEUE)|SO_PEER\w+|SO_COOKIE|ucred(?!\.h)|SCM_CREDENTIALS|epoll_\w+|EPOLL\w+|eventfd\w*|EFD_\w+|signalfd|"
          r"timerfd_\w+|inotify_\w+|O_DIRECT|O_TMPFILE|O_PATH|POLLRDHUP|ppoll|posix_fadvise|POSIX_FADV_\w+|"
          r"fdatasync|sync_file_range|copy_file_range|preadv2|pwritev2|statx|TMPFS_MAGIC|st_[acm]tim|"
-         r"renameat2|getrandom|syscall|prctl|gettid|sched_[gs]etaffinity|sigtimedwait|"
+         r"renameat2|getrandom|syscall|prctl|gettid|environ|sched_[gs]etaffinity|sigtimedwait|"
          r"sigwaitinfo|mallopt|mallinfo2?|malloc_trim|M_(?:MMAP|TRIM)_THRESHOLD|TCP_KEEPIDLE|TCP_USER_TIMEOUT|"
          r"pidfd_\w+|process_vm_\w+|futex|secure_getenv|getauxval")
 # What Linux and Darwin have, or Darwin alone.

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -40,6 +42,15 @@ TEST(ProcessTest, AKilledProcessThatNobodyWaitedForIsEnding) {
 }
 
 TEST(ProcessTest, APidNamespaceIsOneNumber) { EXPECT_EQ(PidNamespace(), PidNamespace()); }
+
+TEST(ProcessTest, ItsVariablesAreListed) {
+  ASSERT_EQ(setenv("PREFIXD_OS_TEST", "is set", 1), 0);
+  bool listed = false;
+  for (char** entry = Variables(); *entry != nullptr; ++entry) {
+    listed = listed || std::string(*entry) == "PREFIXD_OS_TEST=is set";
+  }
+  EXPECT_TRUE(listed);
+}
 
 TEST(ProcessTest, WhatItUsesIsTold) {
   const auto use = UseOfThisProcess();

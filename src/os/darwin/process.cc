@@ -1,5 +1,6 @@
 #include "os/process.h"
 
+#include <crt_externs.h>
 #include <libproc.h>
 #include <mach-o/dyld.h>
 #include <mach/mach.h>
@@ -87,6 +88,8 @@ std::optional<uint64_t> AnonymousBytes() {
 }
 
 void NameThisThread(const char* name) { pthread_setname_np(name); }
+
+char** Variables() { return *_NSGetEnviron(); }
 
 void StartAgain(char** argv) {
   uint32_t bytes = 0;

@@ -103,6 +103,8 @@ std::optional<uint64_t> AnonymousBytes() {
 
 void NameThisThread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
+char** Variables() { return environ; }
+
 void StartAgain(char** argv) { execv("/proc/self/exe", argv); }
 
 void LimitHeap(const HeapLimits& limits) {
