@@ -62,6 +62,7 @@ foreach(component prefixd lib dev python)
     set(interpreter \"${PREFIXD_PYTHON}\")
     set(part ${component})
     set(version ${PROJECT_VERSION})
+    set(apple \"${APPLE}\")
     include(\"${CMAKE_SOURCE_DIR}/deploy/cmake/at_install.cmake\")"
     COMPONENT ${component})
 endforeach()

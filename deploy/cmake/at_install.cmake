@@ -1,5 +1,5 @@
 # Runs while `cmake --install` does, once for a component: installs what depends on the prefix and what the programs make.
-# Given: source, build, interpreter, part, version, CMAKE_INSTALL_PREFIX.
+# Given: source, build, interpreter, part, version, apple, CMAKE_INSTALL_PREFIX.
 # A prefix that ends in /usr has its settings beside it, in /etc, and the paths in the units are those of an installed system.
 # Any other prefix has them below itself.
 set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
@@ -67,6 +67,14 @@ function(unit name)
   file(WRITE "${root}/lib/systemd/system/${name}" "${text}")
 endfunction()
 
+# agent(FILE): a property list of launchd that names the programs and settings of this installation; the user puts in the home folder.
+function(agent name)
+  file(READ "${source}/deploy/macos/${name}" text)
+  string(REPLACE "@PREFIX@" "${shown_prefix}" text "${text}")
+  file(MAKE_DIRECTORY "${root}/share/prefixd")
+  file(WRITE "${root}/share/prefixd/${name}" "${text}")
+endfunction()
+
 # papers(PACKAGE): its licence and, in a package, its history.
 function(papers package)
   set(folder "${root}/share/doc/${package}")
@@ -85,11 +93,15 @@ if(part STREQUAL "prefixd")
   manual(1 prefixctl)
   manual(1 prefixd-llama)
   settings(prefixd.conf)
-  unit(prefixd.service)
-  unit(run-prefixd_arena.mount)
-  foreach(kind sysusers tmpfiles)
-    file(INSTALL "${source}/deploy/prefixd.${kind}" DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/${kind}.d" RENAME prefixd.conf)
-  endforeach()
+  if(apple)
+    agent(io.prefixd.prefixd.plist)
+  else()
+    unit(prefixd.service)
+    unit(run-prefixd_arena.mount)
+    foreach(kind sysusers tmpfiles)
+      file(INSTALL "${source}/deploy/prefixd.${kind}" DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/${kind}.d" RENAME prefixd.conf)
+    endforeach()
+  endif()
   file(INSTALL "${source}/deploy/access.conf" "${source}/deploy/arena.conf" "${source}/deploy/prefixd-llama.service" "${source}/deploy/redis.conf"
     "${source}/deploy/prometheus" "${source}/deploy/grafana" DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/prefixd/examples")
   papers(prefixd)
