@@ -109,8 +109,8 @@ Mark MarkOf(const std::string& path) {
   struct stat info {};
   if (path.empty() || ::stat(path.c_str(), &info) != 0) return {};
   const timespec written = os::WrittenAt(info);
-  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), written.tv_sec,
-          written.tv_nsec};
+  return {static_cast<uint64_t>(info.st_dev), info.st_ino, static_cast<uint64_t>(info.st_size),
+          written.tv_sec, written.tv_nsec};
 }
 
 Marks MarksOf(const TlsFiles& files) {

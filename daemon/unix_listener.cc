@@ -68,7 +68,9 @@ absl::StatusOr<int> ListenAt(const std::string& path, int type, const SocketAcce
       ::fchmodat(AT_FDCWD, path.c_str(), 0600, AT_SYMLINK_NOFOLLOW) == 0;
   const bool given = bound && (!access.group.has_value() ||
                                ::lchown(path.c_str(), static_cast<uid_t>(-1), *access.group) == 0);
-  if (given && ::fchmodat(AT_FDCWD, path.c_str(), access.mode, AT_SYMLINK_NOFOLLOW) == 0 &&
+  if (given &&
+      ::fchmodat(AT_FDCWD, path.c_str(), static_cast<mode_t>(access.mode), AT_SYMLINK_NOFOLLOW) ==
+          0 &&
       ::listen(listener, 128) == 0) {
     return listener;
   }

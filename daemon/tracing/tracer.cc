@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <climits>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -36,12 +35,13 @@ Tracer::Tracer(Options options)
       loads_([this](Spans spans) { exporter_.Take(std::move(spans)); }) {}
 
 std::unique_ptr<Tracer> Tracer::Start(HttpServer collector, double root_ratio) {
-  char host[HOST_NAME_MAX + 1] = {};
+  constexpr size_t kMostOfHost = 255;  // _POSIX_HOST_NAME_MAX
+  char host[kMostOfHost + 1] = {};
   ::gethostname(host, sizeof(host) - 1);
   const SpanId instance = NewSpanId();
   const TraceResource resource{.version = kVersion,
                                .instance = base::ToHex(instance),
-                               .host = base::Utf8Prefix(host, HOST_NAME_MAX)};
+                               .host = base::Utf8Prefix(host, kMostOfHost)};
   return std::make_unique<Tracer>(
       Options{.exporter = {.collector = std::move(collector), .resource = resource},
               .root_ratio = root_ratio});

@@ -70,7 +70,7 @@ endfunction()
 # agent(FILE): a property list of launchd that names the programs and settings of this installation; the user puts in the home folder.
 function(agent name)
   file(READ "${source}/deploy/macos/${name}" text)
-  string(REPLACE "@PREFIX@" "${shown_prefix}" text "${text}")
+  string(REPLACE "<string>@PREFIX@" "<string>${shown_prefix}" text "${text}")
   file(MAKE_DIRECTORY "${root}/share/prefixd")
   file(WRITE "${root}/share/prefixd/${name}" "${text}")
 endfunction()

@@ -68,7 +68,7 @@ bool Room::EmptyCheapestSlab() {
   const uint64_t slab_bytes = context_->arena->stats().slab_bytes;
   std::vector<uint64_t> cost = context_->index->SparedBytes(slab_bytes);
   for (const uint64_t slab : held_slabs_) {
-    cost.resize(std::max(cost.size(), slab + 1));
+    cost.resize(std::max<size_t>(cost.size(), slab + 1));
     cost[slab] = ~uint64_t{0};
   }
   const std::optional<ram::SlabRange> slab = context_->arena->CheapestSlabToEmpty(0, cost);
