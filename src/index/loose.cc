@@ -1,6 +1,7 @@
 // Pages given up without their block: sliding pages that no restorable point can need, snapshots.
 #include <algorithm>
 
+#include "base/first_bit.h"
 #include "index/impl.h"
 #include "index/snapshots.h"
 
@@ -30,7 +31,7 @@ bool IsNeeded(const Node& block, const GroupRule& rule) {
   for (const Node* node = &block; node->first_token() + 1 < reach;
        node = *node->children().begin()) {
     if (node->ends().any()) {
-      const auto first = static_cast<uint32_t>(node->ends()._Find_first());
+      const auto first = static_cast<uint32_t>(base::FirstBit(node->ends()));
       if (node->first_token() + first + 1 < reach) return true;
     }
     if (node->children().size() != 1) return node->first_token() + node->size() < reach;

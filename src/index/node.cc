@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/first_bit.h"
 #include "index/allocated.h"
 #include "index/node_pool.h"
 #include "index/space.h"
@@ -106,7 +107,7 @@ void Node::set_ends(const EndSet& ends) {
   if (has_rare_ || !fits) {
     rare().ends = ends;
   } else {
-    end_ = ends.none() ? 0 : (ends._Find_first() + 1) & 255;
+    end_ = ends.none() ? 0 : (base::FirstBit(ends) + 1) & 255;
   }
 }
 
