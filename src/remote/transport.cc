@@ -136,7 +136,7 @@ absl::StatusOr<size_t> Transport::Send(std::span<const iovec> places) {
   if (ssl_ != nullptr) return SendTls(places);
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(places.data());
-  message.msg_iovlen = places.size();
+  message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(places.size());
   const ssize_t count = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   if (count >= 0) return static_cast<size_t>(count);
   if (MayTryAgain(errno)) return 0;
@@ -170,7 +170,7 @@ absl::StatusOr<size_t> Transport::Receive(std::span<iovec> places) {
   if (ssl_ != nullptr) return ReceiveTls(places);
   msghdr message{};
   message.msg_iov = places.data();
-  message.msg_iovlen = places.size();
+  message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(places.size());
   const ssize_t count = recvmsg(socket_.get(), &message, 0);
   if (count > 0) return static_cast<size_t>(count);
   if (count == 0) return absl::UnavailableError("the server closed the connection");
