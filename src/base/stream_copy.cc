@@ -10,7 +10,7 @@ namespace prefixd::base {
 namespace {
 
 // Hardware prefetches inside one memory page only, so every run would begin with a wait.
-constexpr size_t kAskedAhead = 4096;
+[[maybe_unused]] constexpr size_t kAskedAhead = 4096;
 // In a shorter run, the lines at both ends are most of its bytes.
 constexpr size_t kShortRun = 512;
 

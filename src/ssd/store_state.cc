@@ -19,7 +19,7 @@ rocksdb::Status WriteAndSync(rocksdb::Env* env, const std::string& path, uint64_
   rocksdb::Status status = env->NewWritableFile(path, &file, rocksdb::EnvOptions());
   const std::string part(std::min<uint64_t>(bytes, 256 << 10), 't');
   for (uint64_t done = 0; status.ok() && done < bytes; done += part.size()) {
-    status = file->Append(rocksdb::Slice(part.data(), std::min(bytes - done, part.size())));
+    status = file->Append(rocksdb::Slice(part.data(), std::min<size_t>(bytes - done, part.size())));
   }
   if (status.ok()) status = file->Sync();
   if (file != nullptr && status.ok()) status = file->Close();

@@ -44,7 +44,8 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
         const IOStatus status = Take(&current_);
         if (!status.ok()) return status;
       }
-      const size_t count = std::min(data.size() - done, kWriteBehindBufferBytes - current_.bytes);
+      const size_t count =
+          std::min<size_t>(data.size() - done, kWriteBehindBufferBytes - current_.bytes);
       std::memcpy(current_.data.get() + current_.bytes, data.data() + done, count);
       current_.bytes += count;
       done += count;
