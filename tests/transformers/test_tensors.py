@@ -3,12 +3,15 @@ an operation of PyTorch. test_gpu.py runs the same on a GPU."""
 
 import gc
 import itertools
+import logging
 import unittest
+from unittest import mock
 
 import prefixd
 import prefixd.torch
 import torch
 from prefixd import FullLayer, mlx_affine, pair, q4_1, q8_0, raw
+from prefixd.engine import pinning
 from support import LATE_MS, TransformersTest
 
 HEADS, DIM, TOKENS, LAYERS = 2, 128, 300, 3
@@ -345,6 +348,32 @@ class WithoutAGpu(unittest.TestCase):
             self.assertNotEqual(prefixd.torch.why_no_gpu(), "")
             with self.assertRaises((prefixd.Error, RuntimeError, AssertionError)):
                 prefixd.torch.gpu()
+
+    def pinned_by(self, device, pin_once):
+        """What three leases made of Pinning on the device. `pin_once`: of the GPU there."""
+        gpu = mock.Mock(pin_once=mock.Mock(side_effect=pin_once))
+        with (
+            mock.patch.object(pinning, "gpu", return_value=gpu),
+            mock.patch.object(pinning, "why_no_gpu", return_value=""),
+        ):
+            pins = pinning.Pinning(torch.device(device), logging.getLogger("pins"))
+            for lease in ("a", "b", "c"):
+                pins.pin(lease)
+        return pins, [call.args[0] for call in gpu.pin_once.call_args_list]
+
+    def test_memory_is_pinned_for_a_gpu_alone_and_held_until_another_is_pinned(self):
+        self.assertEqual(self.pinned_by("cpu", str)[1], [])
+        for answers, held in ((["x", "x", "y"], "y"), (["x", None, None], "x")):
+            pins, asked = self.pinned_by("cuda", answers)
+            self.assertEqual(asked, ["a", "b", "c"])
+            self.assertEqual(pins._pinned, held)
+
+    def test_memory_that_cannot_be_pinned_is_said_once_and_not_tried_again(self):
+        with self.assertLogs("pins", "WARNING") as log:
+            _, asked = self.pinned_by("cuda", prefixd.Error("pin: no room"))
+        self.assertEqual(asked, ["a"])
+        self.assertEqual(len(log.output), 1)
+        self.assertIn("pin: no room", log.output[0])
 
 
 def re_of(text):

@@ -217,6 +217,15 @@ class LookupTest(unittest.TestCase):
                 loading.fill_all()
                 self.assertEqual(loading.close(), lost)
 
+    def test_a_load_has_the_memory_of_its_lease_pinned(self) -> None:
+        self.store(TOKENS[:256])
+        load = Load("pins", Prompt(np.array(TOKENS[:256], np.uint32), (), ""), 0, (PAGES,), True)
+        until, pinning = time.monotonic() + 30, mock.Mock()
+        loading = Loading(load, self.side._spaces, self.layout(), Options(), until, pinning)
+        pinning.pin.assert_called_once_with(loading._lease)
+        loading.fill_all()
+        self.assertEqual(loading.close(), set())
+
     def test_V3_long_contexts_of_a_model_with_longrope_are_another_space(self) -> None:
         folder = self.folder / "longrope"
         shutil.copytree(MODEL, folder)

@@ -14,9 +14,10 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from .. import Client, Error, Lease, rope_of
 from ..engine.formats import fitting
+from ..engine.pinning import Pinning
 from ..engine.spaces import ANCHOR, DEFAULT_BLOCK_TOKENS, Unsupported, block_tokens_for
 from ..engine.tensors import computed
-from ..torch import DevicePages, Pinned, Table, gpu, why_no_gpu
+from ..torch import DevicePages, Table, why_no_gpu
 from . import attention, geometry, identity
 from .options import Options
 from .paged_layers import PagedLayer, PagedWindowLayer
@@ -51,8 +52,7 @@ class Core:
         self.model = model
         self.options = options
         self._device = model.device  # where its caches are made
-        self._pins = options.pin and model.device.type == "cuda" and not why_no_gpu(model.device)
-        self._pinned: Pinned | None = None
+        self._pinning = Pinning(model.device, log) if options.pin else None
         shape = geometry.look_at(model)
         files = identity.files_of(model)
         self.adapters = identity.Adapters(model)
@@ -108,17 +108,9 @@ class Core:
             load_deadline_ms=options.load_deadline_ms,
             wait_pending_ms=options.wait_pending_ms,
         )
-        if self._pins:
-            self._pin(lease)
+        if self._pinning is not None:
+            self._pinning.pin(lease)
         return lease
-
-    def _pin(self, lease: Lease) -> None:
-        """Pins the memory of the lease. That of a prefixd that ended goes with the last cache."""
-        try:
-            self._pinned = gpu(self._device).pin_once(lease) or self._pinned
-        except Error as error:
-            self._pins = False
-            log.warning("prefixd's memory is not pinned, pages are copied first: %s", error)
 
     def gather(self, lease: Lease, count: int) -> list[Piece]:
         """Returns what prefixd has of each layer after `count` tokens; nothing if some of it is

@@ -7,6 +7,7 @@ import time
 
 import prefixd
 
+from ..engine.pinning import Pinning
 from .layout import Layout
 from .messages import Load
 from .options import Options
@@ -28,6 +29,7 @@ class Loading:
         layout: Layout,
         options: Options,
         until: float,
+        pinning: Pinning | None = None,
     ) -> None:
         self.load = load
         self._layout = layout
@@ -37,6 +39,8 @@ class Loading:
         self._lease: prefixd.Lease | None = None
         try:
             self._lease = self._acquire(options, until)
+            if self._lease is not None and pinning is not None:
+                pinning.pin(self._lease)
         except Exception as error:
             self._lose(error)
 

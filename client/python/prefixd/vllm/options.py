@@ -24,7 +24,8 @@ class Options:
     `store_deadline_ms` of one save. `async_load_bytes`: loads of so many bytes and more run beside
     the engine's steps, smaller ones within one. `save_queue_bytes`: rows that may wait to be
     stored; what does not fit is not stored. `model_name`: for people; default: the name of the
-    model's folder. `start`: where nobody listens at `address`, the program "prefixd" on the PATH is
+    model's folder. `pin`: with pages on a GPU, pin the daemon's memory in the background, so that
+    loads read it where it lies. `start`: where nobody listens at `address`, the program "prefixd" on the PATH is
     started with its own defaults; it goes on when vLLM ends."""
 
     address: str = DEFAULT_ADDRESS
@@ -39,6 +40,7 @@ class Options:
     async_load_bytes: int = 32 << 20
     save_queue_bytes: int = 1 << 30
     model_name: str = ""
+    pin: bool = True
     start: bool = False
 
     @staticmethod

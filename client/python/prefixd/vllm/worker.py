@@ -16,6 +16,7 @@ import torch
 import prefixd
 
 from ..engine.cpus import unbound_threads
+from ..engine.pinning import Pinning
 from ..engine.saver import Saver
 from ..engine.spaces import Unsupported
 from ..engine.tensors import Beside, copied
@@ -44,6 +45,7 @@ class WorkerSide:
         self._refusal: prefixd.Client | None = None
         self._saver: Saver | None = None
         self._loader: _Loader | None = None
+        self._pinning: Pinning | None = None
         self._open: list[Loading] = []  # of this step's forward pass
         # Pages that a load left unfilled, of the steps that may still compute on them.
         self._lost: deque[set[int]] = deque([set()], vllm_config.max_concurrent_batches)
@@ -71,6 +73,7 @@ class WorkerSide:
         self._spaces = Spaces(self._config, self._options, [self._rank()], "worker")
         self._saver = Saver(self._options.save_queue_bytes)
         self._loader = _Loader(self._layout.device)
+        self._pinning = Pinning(self._layout.device, log) if self._options.pin else None
 
     def hello(self) -> Hello:
         layout = self._layout
@@ -148,7 +151,7 @@ class WorkerSide:
 
     def _loading(self, load: Load, until: float) -> Loading:
         assert self._layout is not None
-        return Loading(load, self._spaces, self._layout, self._options, until)
+        return Loading(load, self._spaces, self._layout, self._options, until, self._pinning)
 
     def _close_open(self) -> None:
         for loading in self._open:
