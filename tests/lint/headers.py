@@ -17,6 +17,8 @@ FOLDERS = (*tree.CODE, "tests", "bench")
 # What includes CUDA's headers compiles where the toolkit is.
 CUDA_HEADERS = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 CUDA_FOLDERS = ("client/cuda/", "client/worker_cuda/", "tests/cuda/", "bench/cuda/")
+# Darwin's own calls: scripts/check-macos compiles what includes them.
+DARWIN_FOLDERS = ("src/os/darwin/",)
 
 
 def flags(root, generated):
@@ -67,8 +69,10 @@ def check(root, generated=pathlib.Path("/nonexistent")):
     compiler = shlex.split(os.environ.get("CXX", "g++"))
     shown = shown_by(generated.parent)
     headers = [path for path in tree.cpp_files(root, FOLDERS) if path.suffix == ".h" and path.resolve() not in shown]
+    absent = () if sys.platform == "darwin" else DARWIN_FOLDERS
     if not (CUDA_HEADERS / "cuda_runtime_api.h").is_file():
-        headers = [path for path in headers if not str(path.relative_to(root)).startswith(CUDA_FOLDERS)]
+        absent += CUDA_FOLDERS
+    headers = [path for path in headers if not str(path.relative_to(root)).startswith(absent)]
     changed = changed_files(root) if os.environ.get("PREFIXD_LINT") == "changed" else None
     if changed is not None:
         headers = [path for path in headers if str(path.relative_to(root)) in changed]
