@@ -1,16 +1,17 @@
-"""Attention of PyTorch's cuDNN and flash backends on bf16 tensors, in the shapes of
+"""Measures PyTorch's attention by cuDNN and flash on bf16 tensors, in the shapes of
 prefixd-bench-cuda: 32 query heads, 8 kv heads, head dim 128.
 
-usage: prefixd-bench-cuda decode prefill --json | python3 bench/cuda/cudnn.py [--targets] [FILE]
+    prefixd-bench-cuda decode prefill --json | python3 bench/cuda/cudnn.py --targets
 
-With the JSON of prefixd-bench-cuda, from FILE or a pipe, it says how many times as fast prefixd's
-kernels are as cuDNN. --targets: exits with 1 if one misses its target."""
+With the JSON of prefixd-bench-cuda it says how many times as fast prefixd's kernels are as cuDNN."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ PREFILL = (512, 32768)
 CUDNN = ("cuDNN", SDPBackend.CUDNN_ATTENTION)
 FLASH = ("flash", SDPBackend.FLASH_ATTENTION)
 
-# C1 and C2: how many times as fast as cuDNN prefixd is at least. Names are prefixd-bench-cuda's.
+# C1 and C2: prefixd is at least so many times as fast as cuDNN. Names are prefixd-bench-cuda's.
 TARGETS = {
     ("decode", "8 x 131072 K8/V4 rows"): 2.2,
     ("decode", "8 x 131072 K8/V4 tiled"): 2.2,
@@ -41,8 +42,8 @@ EXPANDED = "32768 tokens of K8/V4 rows to bf16"  # what "dequantize, then cuDNN"
 
 
 def microseconds(call: Callable[[], object], samples: int = 15, calls: int = 8) -> float:
-    """Of one of the calls of a CUDA graph, as prefixd-bench-cuda measures: the CPU's part does not
-    count."""
+    """Returns the time of one call within a CUDA graph of `calls`, as prefixd-bench-cuda measures:
+    the CPU's part does not count."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -64,7 +65,9 @@ def microseconds(call: Callable[[], object], samples: int = 15, calls: int = 8) 
     return sorted(times)[len(times) // 2] / calls * 1e3
 
 
-def best_of(what: str, backend: tuple[str, SDPBackend], calls: dict[str, Callable[[], Tensor]]) -> float:
+def best_of(
+    what: str, backend: tuple[str, SDPBackend], calls: dict[str, Callable[[], Tensor]]
+) -> float:
     """Prints the time of each call, and returns the least; infinity if none can be made."""
     name, kind = backend
     least = float("inf")
@@ -133,14 +136,24 @@ def ratios(
         yield "prefill (C2), times as fast as dequantizing, then cuDNN", then / us, 1.0
 
 
-def main() -> int:
-    arguments = [one for one in sys.argv[1:] if one != "--targets"]
-    if arguments[1:] or "--help" in arguments:
-        print(__doc__)
-        return 0 if "--help" in arguments else 2
-    text = open(arguments[0]).read() if arguments else "" if sys.stdin.isatty() else sys.stdin.read()
+def figures_of_prefixd(path: str | None) -> dict[tuple[str, str], float]:
+    """Returns the figures in the file, or in what is piped in; none at a terminal."""
+    if path is not None:
+        text = Path(path).read_text()
+    else:
+        text = "" if sys.stdin.isatty() else sys.stdin.read()
     figures = json.loads(text)["figures"] if text.strip() else []
-    ours = {(one["workload"], one["name"]): one["value"] for one in figures}
+    return {(one["workload"], one["name"]): one["value"] for one in figures}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--targets", action="store_true", help="exit with 1 if a line misses one")
+    parser.add_argument("file", nargs="?", help="JSON of prefixd-bench-cuda; default: a pipe")
+    given = parser.parse_args()
+    ours = figures_of_prefixd(given.file)
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     cudnn = {("decode", f"{batch} x {tokens}"): decode(batch, tokens) for batch, tokens in DECODE}
@@ -149,7 +162,7 @@ def main() -> int:
     for what, ratio, target in ratios(ours, cudnn):
         missed = missed or ratio < target
         print(f"{what}: {ratio:.2f}, at least {target}{', missed' if ratio < target else ''}")
-    return 1 if missed and "--targets" in sys.argv else 0
+    return 1 if missed and given.targets else 0
 
 
 if __name__ == "__main__":
