@@ -63,7 +63,7 @@ class Model {
     uint32_t begin = 0;
     uint32_t end = 0;
     uint32_t cached = 0;  // tokens that the sequence promised from the cache
-    // Of the same sequence. Null is allowed on the CPU if the model has no kGatedDelta layer.
+    // The state of the same sequence. It may be null on the CPU if no layer is kGatedDelta.
     RunningState* state = nullptr;
   };
   struct StepResult {

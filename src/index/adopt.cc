@@ -214,7 +214,7 @@ void PrefixIndex::Impl::EndAdoption() {
     SetStamp(node, next_stamp++);
     Reorder(node);
   });
-  // Those that an earlier adoption left unverified may be given up again.
+  // Blocks that an earlier adoption left unverified may be given up again.
   ForEachInSteps([&](Node& node) PREFIXD_REQUIRES(mutex) {
     if (node.in_unverified_order) Reorder(node);
   });

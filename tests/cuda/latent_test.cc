@@ -107,7 +107,7 @@ struct Call {
 
 float ScaleOf(const Latents& keys) { return 1 / std::sqrt(static_cast<float>(keys.dim())); }
 
-// Sums of doubles.
+// Returns the attention of `q` as sums of doubles.
 std::vector<float> Oracle(const Latents& keys, const Call& call, const std::vector<float>& q) {
   const size_t tokens = keys.rows().size(), dim = keys.dim();
   std::vector<float> out;

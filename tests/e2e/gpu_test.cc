@@ -54,8 +54,8 @@ class GpuTest : public EndToEndTest {
   }
 };
 
-// Of every match shape: nothing, the same text, a shorter one, one that goes
-// another way, a longer one; and of lengths around the ends of blocks.
+// Returns prompts that meet the cache in every way: nothing, the same text, a shorter one, one that
+// goes another way, a longer one; and prompts of lengths around the ends of blocks.
 std::vector<std::string> Prompts(const std::string& text, const std::string& other) {
   std::string diverging = text.substr(0, 177) + other.substr(0, 90);
   if (diverging[177] == text[177]) diverging[177] = '~';

@@ -15,7 +15,7 @@ namespace prefixd::os {
 namespace {
 
 // A filesystem of a disk may hold arenas here: there is no folder in memory that every user has.
-// Those of networks may not.
+// A filesystem of the network may not.
 MountFacts Facts(const struct statfs& mount) {
   const auto unit = static_cast<uint64_t>(mount.f_bsize);
   const bool in_memory = std::string_view(mount.f_fstypename) == "tmpfs";

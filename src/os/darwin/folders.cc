@@ -15,7 +15,8 @@ std::string UserFolder(int name) {
   return folder;
 }
 
-// Not the folder of temporary files, which loses what nobody has read for three days.
+// The system empties the folder of temporary files of what nobody has read for three days, so this
+// is the folder of caches.
 std::string FolderForSharedMemory() {
   const std::string folder = UserFolder(_CS_DARWIN_USER_CACHE_DIR);
   return folder.empty() ? "/var/tmp" : folder;

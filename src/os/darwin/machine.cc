@@ -26,7 +26,7 @@ bool BootId(std::span<std::byte, 16> id) {
   return uuid_parse(text.c_str(), reinterpret_cast<unsigned char*>(id.data())) == 0;
 }
 
-// Free pages and those that nobody used lately.
+// Counts free pages, and pages that nobody used lately.
 std::optional<uint64_t> MemoryAvailable(const std::string& root) {
   if (!root.empty()) return std::nullopt;
   vm_statistics64_data_t pages = {};
@@ -39,7 +39,7 @@ std::optional<uint64_t> MemoryAvailable(const std::string& root) {
   return std::min(available * vm_page_size, Sysctl<uint64_t>("hw.memsize").value_or(kNoLimit));
 }
 
-// Grows as it is used: what it has now.
+// Darwin's swap grows as it is used. Returns what it has now.
 std::optional<uint64_t> SwapBytes(const std::string& root) {
   if (!root.empty()) return std::nullopt;
   const std::optional<xsw_usage> swap = Sysctl<xsw_usage>("vm.swapusage");

@@ -18,7 +18,8 @@ void SetOption(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof(value));
 }
 
-// Who made the connection, or listened for it. False if it is no unix socket.
+// Fills `peer` with who made the connection, or listened for it. Returns false if it is no unix
+// socket.
 bool CredentialsOf(int socket, xucred* peer) {
   socklen_t bytes = sizeof(*peer);
   return getsockopt(socket, SOL_LOCAL, LOCAL_PEERCRED, peer, &bytes) == 0 &&
