@@ -102,13 +102,21 @@ size_t MissedTargets(const Bench& bench) {
                                            [](const Target& target) { return !target.Holds(); }));
 }
 
+// What was wrong, once more: it stands last, where whoever reads a log's end finds it.
+void RepeatFailures(const std::vector<std::string>& failures) {
+  for (const std::string& what : failures) {
+    std::fprintf(stderr, "prefixd-bench: wrong: %s\n", what.c_str());
+  }
+}
+
 // Runs the chosen workloads (all when none is chosen). Returns how many results were wrong and how
 // many targets were missed; smoke's sizes say nothing about targets.
 size_t RunAll(const Arguments& arguments, const std::string& directory) {
   const Machine machine = ThisMachine();
   if (!arguments.json) std::printf("machine: %s\n", ToText(machine).c_str());
   nlohmann::json reports = nlohmann::json::array();
-  size_t failures = 0;
+  size_t missed = 0;
+  std::vector<std::string> failures;
   for (const Workload& workload : kWorkloads) {
     const std::vector<std::string>& chosen = arguments.workloads;
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), workload.name) == chosen.end()) {
@@ -128,8 +136,10 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .trace = arguments.trace,
                  .quiet = arguments.json});
     workload.run(bench);
-    failures += bench.failures().size();
-    if (!arguments.smoke) failures += MissedTargets(bench);
+    for (const std::string& what : bench.failures()) {
+      failures.push_back(std::string(workload.name) + ": " + what);
+    }
+    if (!arguments.smoke) missed += MissedTargets(bench);
     reports.push_back(ToJson(bench));
   }
   if (arguments.json) {
@@ -139,7 +149,8 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                                    {"workloads", reports}};
     std::printf("%s\n", report.dump(2).c_str());
   }
-  return failures;
+  RepeatFailures(failures);
+  return failures.size() + missed;
 }
 
 int RunInTemporaryDirectory(const Arguments& arguments) {
