@@ -19,6 +19,9 @@ struct Figure {
   double value = 0;
 };
 
+// A count or a size, as figures want it.
+inline double Number(uint64_t value) { return static_cast<double>(value); }
+
 struct Row {
   std::string name;
   std::vector<Figure> figures;

@@ -33,8 +33,6 @@ constexpr Case kCases[] = {
     {.name = "all, and forgets what is gone", .rules = {.forgets_absent = true}},
 };
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 FleetResult Run(const Trace& trace, const FleetShape& shape, const FleetRules& rules,
                 uint64_t most_blocks) {
   Populations populations(

@@ -14,9 +14,9 @@ namespace prefixd::bench {
 namespace {
 
 // Sequences that go on from one prefix, each with one block and one query row of its own.
-class Family {
+class Siblings {
  public:
-  Family(const KvPages& pages, uint32_t prefix_blocks, uint32_t members)
+  Siblings(const KvPages& pages, uint32_t prefix_blocks, uint32_t members)
       : pages_(pages), prefix_blocks_(prefix_blocks), tables_(members), outs_(members) {
     const KvShape& of = pages.shape();
     shape_ = {.query_heads = 4 * of.kv_heads,
@@ -97,8 +97,8 @@ void KernelsBatch(Bench& bench, KernelMemory& memory) {
                 rounds);
   }
   for (const uint32_t members : {2u, 8u}) {
-    Family together(*pages, tokens / shape.block_tokens - 1, members);
-    Family apart(*pages, tokens / shape.block_tokens - 1, members);
+    Siblings together(*pages, tokens / shape.block_tokens - 1, members);
+    Siblings apart(*pages, tokens / shape.block_tokens - 1, members);
     apart.Begin(pages->tables() / 2);
     TellSpeedup(
         bench,

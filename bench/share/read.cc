@@ -18,8 +18,6 @@ namespace {
 constexpr std::chrono::seconds kPatience{120};
 constexpr uint64_t kNumber = 1;
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 // The daemon with the prefix, and its workers.
 class Readers {
  public:

@@ -10,8 +10,6 @@
 namespace prefixd::bench {
 namespace {
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 // Exec to the first byte of a hit, with an arena of `ram` bytes of which `filled` hold pages.
 double FirstHit(Bench& bench, SharedDaemon& daemon, const PageSource& source, uint32_t tokens) {
   const double start = NowMicros();

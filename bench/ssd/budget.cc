@@ -17,8 +17,6 @@ namespace {
 
 constexpr uint64_t kAllowanceBytes = 64 * kMiB;
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 // What a daemon has of memory and what it says that it has.
 class MemoryWatch {
  public:

@@ -24,8 +24,6 @@ constexpr uint32_t kSequenceBlocks = 4;
 // room for that within 1.10.
 constexpr double kTouchesPerInsert = 0.15;
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 uint64_t AllocatedBytes(const std::string& directory) {
   uint64_t bytes = 0;
   std::set<ino_t> seen;   // a file that moves to another name meanwhile has both for a moment

@@ -13,8 +13,6 @@
 namespace prefixd::bench {
 namespace {
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 class Spill {
  public:
   Spill(Bench& bench, SsdDaemon& daemon, RawDisk& disk, uint64_t bytes)

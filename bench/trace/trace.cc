@@ -29,8 +29,6 @@ struct Workload {
   Trace trace;
 };
 
-double Number(uint64_t value) { return static_cast<double>(value); }
-
 std::string PercentText(double percent) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f %%", percent);

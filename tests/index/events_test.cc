@@ -45,7 +45,7 @@ class EventsOracleTest : public OracleSteps {
     ASSERT_EQ(dump.size(), expected.size());
     for (const auto& [prefix, state] : expected) {
       const size_t base = oracle_.BaseOf(prefix);
-      const Sequence sequence(prefix);
+      const PrefixSequence sequence(prefix);
       block::BlockHash parent = block::RootHash({}), hash = parent;
       const block::BlockHasher hasher({}, GetParam().hash_bits);
       for (size_t begin = 0; begin < prefix.size(); begin += kBlockTokens) {

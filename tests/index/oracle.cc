@@ -2,7 +2,7 @@
 
 namespace prefixd::index {
 
-Sequence::Sequence(const Prefix& prefix) {
+PrefixSequence::PrefixSequence(const Prefix& prefix) {
   for (uint32_t i = 0; i < prefix.size(); ++i) {
     const Place& place = prefix[i];
     tokens.push_back(place.token);

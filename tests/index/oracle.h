@@ -22,8 +22,8 @@ struct Place {
 using Prefix = std::vector<Place>;
 
 // A prefix as the index takes it.
-struct Sequence {
-  explicit Sequence(const Prefix& prefix);
+struct PrefixSequence {
+  explicit PrefixSequence(const Prefix& prefix);
   block::SequenceView view() const { return {tokens, content}; }
   std::vector<block::Token> tokens;
   std::vector<block::ContentKey> content;

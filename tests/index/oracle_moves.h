@@ -193,7 +193,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
 
   void DoMatch() {
     const Prefix request = PickPrefix();
-    const Sequence sequence(request);
+    const PrefixSequence sequence(request);
     const MatchOptions options = PickOptions(request);
     CheckAnswer(request, options, index_.Match(space_, sequence.view(), options, PickSession()));
   }
@@ -272,7 +272,7 @@ class OracleMoves : public testing::TestWithParam<Variant> {
 
   void DoAcquire() {
     const Prefix request = PickPrefix();
-    const Sequence sequence(request);
+    const PrefixSequence sequence(request);
     OpenLease lease = NewLease();
     lease.options = PickOptions(request);
     lease.options.slot = lease.slot;

@@ -123,7 +123,8 @@ class OracleSteps : public OracleWrites {
         continue;
       }
       ASSERT_TRUE(block->in_tree);
-      ASSERT_EQ(Sequence(block->prefix).tokens.size(), picked.first_token + picked.tokens.size());
+      ASSERT_EQ(PrefixSequence(block->prefix).tokens.size(),
+                picked.first_token + picked.tokens.size());
       for (const PageInfo& page : picked.pages) {
         ModelPage& there = block->pages.at({page.ref.group, page.ref.rung});
         ASSERT_EQ(there.state, PageState::kRam);

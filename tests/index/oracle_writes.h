@@ -17,7 +17,7 @@ class OracleWrites : public OracleMoves {
     open.session = PickSession();
     const Selection selection = open.selection = PickSelection();
     open.wanted = oracle_.WantedOf(selection);
-    const Sequence sequence(open.prefix);
+    const PrefixSequence sequence(open.prefix);
     open.plan = index_.Reserve(space_, sequence.view(), selection, open.session).value().plan;
     open.id = open.plan.reservation;
     size_t end = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every header compiles alone. Usage: headers.py BUILD_DIR (for the generated headers); CXX and PREFIXD_JOBS count.
 The build itself has shown it of a header that a .cc of the same name includes first, without a precompiled header.
-PREFIXD_LINT=changed: only the headers that differ from the last commit."""
+PREFIXD_LINT=changed: only the headers that differ from the last commit; recent: those too that the last 60 commits touched."""
 import concurrent.futures
 import json
 import os
@@ -19,6 +19,8 @@ CUDA_HEADERS = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "i
 CUDA_FOLDERS = ("client/cuda/", "client/worker_cuda/", "tests/cuda/", "bench/cuda/")
 # Darwin's own calls: scripts/check-macos compiles what includes them.
 DARWIN_FOLDERS = ("src/os/darwin/",)
+CHANGED = (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"])
+RECENT = (*CHANGED, ["log", "-60", "--format=", "--name-only"])
 
 
 def flags(root, generated):
@@ -39,10 +41,10 @@ def compile_alone(compiler, root, generated, path):
     return f"headers: {name} does not compile alone: {first}"
 
 
-def changed_files(root):
-    """Names that differ from the last commit, new ones too; None where git does not know."""
+def files_named(root, commands):
+    """The names that git's commands print; None where git does not know."""
     names = set()
-    for command in (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"]):
+    for command in commands:
         run = subprocess.run(["git", "-C", str(root), *command], text=True, capture_output=True, check=False)
         if run.returncode != 0:
             return None
@@ -73,9 +75,10 @@ def check(root, generated=pathlib.Path("/nonexistent")):
     if not (CUDA_HEADERS / "cuda_runtime_api.h").is_file():
         absent += CUDA_FOLDERS
     headers = [path for path in headers if not str(path.relative_to(root)).startswith(absent)]
-    changed = changed_files(root) if os.environ.get("PREFIXD_LINT") == "changed" else None
-    if changed is not None:
-        headers = [path for path in headers if str(path.relative_to(root)) in changed]
+    asked = {"changed": CHANGED, "recent": RECENT}.get(os.environ.get("PREFIXD_LINT", ""))
+    names = files_named(root, asked) if asked else None
+    if names is not None:
+        headers = [path for path in headers if str(path.relative_to(root)) in names]
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("PREFIXD_JOBS", "2"))) as pool:
         found = pool.map(lambda path: compile_alone(compiler, root, generated, path), headers)
         return [complaint for complaint in found if complaint]
