@@ -256,6 +256,7 @@ struct PrefixIndex::Impl {
       PREFIXD_REQUIRES(mutex);
 
   // --- promote.cc ---
+  void SetPromoting(Node& node, Page& page) PREFIXD_REQUIRES(mutex);
   // Gives a kPromoting page without an extent the one that it was read into.
   void PutInRam(Node& node, Page& page, block::Extent extent, block::PageMarks* marks)
       PREFIXD_REQUIRES(mutex);

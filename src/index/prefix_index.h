@@ -388,10 +388,13 @@ class PrefixIndex {
   std::vector<PinInfo> ListPins() const;  // by id
 
   // --- promotion: the caller holds a lease on the page, or it is kUnverified ---
-  // Moves a page from kSsd or kUnverified to kPromoting. Returns true to exactly one caller, who
-  // then reads the page (or checks it in place) and calls Finish or Fail. A page from kUnverified
-  // keeps its extent; the caller passes that extent to FinishPromotion.
+  // Moves a page from kSsd to kPromoting. Returns true to exactly one caller, who then reads the
+  // page and calls Finish or Fail.
   bool BeginPromotion(const PageRef& page);
+  // The same for a page that is kUnverified and stands in `extent`, where the caller checks it. It
+  // may have left that extent, or RAM, since the caller saw it there: false. The page keeps its
+  // extent, which the caller passes to FinishPromotion.
+  bool BeginCheck(const PageRef& page, block::Extent extent);
   // Returns false, with nothing done, if the page is a snapshot and held snapshots leave no room in
   // the snapshots' share. The caller then calls FailPromotion and keeps the extent.
   bool FinishPromotion(const PageRef& page, block::Extent extent,

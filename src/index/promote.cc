@@ -7,12 +7,25 @@ namespace prefixd::index {
 bool PrefixIndex::BeginPromotion(const PageRef& ref) {
   const base::MutexLock lock(impl_->mutex);
   Page* const page = impl_->Resolve(ref);
-  if (page == nullptr) return false;
-  if (page->state() != PageState::kSsd && page->state() != PageState::kUnverified) return false;
-  const Impl::Change change(*impl_, *ref.node);
-  page->set_state(PageState::kPromoting);
-  ++ref.node->pins;  // the session may end while the page is read
+  if (page == nullptr || page->state() != PageState::kSsd) return false;
+  impl_->SetPromoting(*ref.node, *page);
   return true;
+}
+
+bool PrefixIndex::BeginCheck(const PageRef& ref, block::Extent extent) {
+  const base::MutexLock lock(impl_->mutex);
+  Page* const page = impl_->Resolve(ref);
+  if (page == nullptr || page->state() != PageState::kUnverified || page->extent() != extent) {
+    return false;
+  }
+  impl_->SetPromoting(*ref.node, *page);
+  return true;
+}
+
+void PrefixIndex::Impl::SetPromoting(Node& node, Page& page) {
+  const Change change(*this, node);
+  page.set_state(PageState::kPromoting);
+  ++node.pins;  // the session may end while the page is read
 }
 
 void PrefixIndex::Impl::PutInRam(Node& node, Page& page, block::Extent extent,

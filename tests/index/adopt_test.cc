@@ -41,8 +41,12 @@ class AdoptTest : public IndexTest {
     for (const AdoptedPage& page : pages) refs.push_back(index_.Adopt(space_, page).value());
     return refs;
   }
+  bool BeginCheck(const PageRef& page) {
+    const auto now = std::chrono::steady_clock::now();
+    return index_.BeginCheck(page, index_.WaitWhilePromoting(page, now).extent);
+  }
   void Verify(const PageRef& page) {
-    ASSERT_TRUE(index_.BeginPromotion(page));
+    ASSERT_TRUE(BeginCheck(page));
     const auto now = std::chrono::steady_clock::now();
     index_.FinishPromotion(page, index_.WaitWhilePromoting(page, now).extent);
   }
@@ -249,7 +253,7 @@ TEST_F(AdoptTest, ACorruptPageIsGoneOrReadFromSsd) {
   pages.push_back(PagesOf(clean)[0]);
   const auto refs = AdoptAll(pages);
   for (const PageRef& page : refs) {
-    ASSERT_TRUE(index_.BeginPromotion(page));
+    ASSERT_TRUE(BeginCheck(page));
     index_.FailPromotion(page, kCorrupt);
   }
   EXPECT_THAT(index_.TakeFreed(), ElementsAre(pages[0].page.extent, pages[1].page.extent));
@@ -258,11 +262,43 @@ TEST_F(AdoptTest, ACorruptPageIsGoneOrReadFromSsd) {
   EXPECT_EQ(StateOf(refs[1]), PageState::kSsd);
 }
 
+// Somebody who saw it in RAM would check, and hand out, an extent that is others' meanwhile.
+TEST_F(AdoptTest, APageThatLeftRamSinceItWasSeenIsNotCheckedThere) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  SpillAll();
+  EvictAll();
+  AdoptAll(PagesOf(stored));
+  index_.PruneHoles();
+  const PageInfo seen = index_.Unverified(1).at(0);
+  ASSERT_TRUE(index_.EvictOne(false).has_value());
+  EXPECT_FALSE(index_.BeginCheck(seen.ref, seen.extent));
+  EXPECT_EQ(StateOf(seen.ref), PageState::kSsd);
+  ASSERT_TRUE(index_.BeginPromotion(seen.ref));
+  const block::Extent other{.offset = seen.extent.offset + seen.extent.bytes,
+                            .bytes = seen.extent.bytes};
+  EXPECT_TRUE(index_.FinishPromotion(seen.ref, other));
+  EXPECT_EQ(index_.WaitWhilePromoting(seen.ref, std::chrono::steady_clock::now()).extent, other);
+}
+
+// Somebody who saw it on SSD would bring an extent that nobody takes.
+TEST_F(AdoptTest, APageThatWasAdoptedSinceItWasSeenIsNotReadFromSsd) {
+  const Tokens stored = Count(1, 16);
+  Store(stored);
+  SpillAll();
+  EvictAll();
+  const PageRef seen = Acquire(stored).pages[0].ref;
+  const auto refs = AdoptAll(PagesOf(stored));
+  ASSERT_EQ(refs[0], seen);
+  EXPECT_FALSE(index_.BeginPromotion(seen));
+  EXPECT_TRUE(BeginCheck(seen));
+}
+
 TEST_F(AdoptTest, ACheckThatCouldNotBeMadeLeavesThePageAsItWas) {
   const auto pages = PagesOf(Count(1, 16));
   const auto refs = AdoptAll(pages);
-  ASSERT_TRUE(index_.BeginPromotion(refs[0]));
-  EXPECT_FALSE(index_.BeginPromotion(refs[0]));
+  ASSERT_TRUE(BeginCheck(refs[0]));
+  EXPECT_FALSE(BeginCheck(refs[0]));
   EXPECT_EQ(StateOf(refs[0]), PageState::kPromoting);
   index_.FailPromotion(refs[0], kTryAgain);
   EXPECT_EQ(StateOf(refs[0]), PageState::kUnverified);
@@ -275,7 +311,7 @@ TEST_F(AdoptTest, ACopyThatIsDroppedOnSsdWhileItIsCheckedMakesThePageDirty) {
   SpillAll();
   EvictAll();
   const auto refs = AdoptAll(PagesOf(stored));
-  ASSERT_TRUE(index_.BeginPromotion(refs[0]));
+  ASSERT_TRUE(BeginCheck(refs[0]));
   index_.DropSsdRange(0, ~uint64_t{0});
   index_.FinishPromotion(refs[0], {});
   EXPECT_EQ(StateOf(refs[0]), PageState::kRam);
@@ -288,7 +324,7 @@ TEST_F(AdoptTest, ACorruptPageThatIsHeldIsFreeOnlyWhenItsReadersAreGone) {
   const auto refs = AdoptAll(pages);
   const block::LeaseId lease = index_.AdoptLease(kOther, 6, refs);
   index_.PruneHoles();
-  ASSERT_TRUE(index_.BeginPromotion(refs[0]));
+  ASSERT_TRUE(BeginCheck(refs[0]));
   index_.FailPromotion(refs[0], kCorrupt);
   EXPECT_EQ(Match(Count(1, 16)).restorable_tokens, 0u);
   EXPECT_THAT(index_.TakeFreed(), IsEmpty());

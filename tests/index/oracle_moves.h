@@ -379,7 +379,10 @@ class OracleMoves : public testing::TestWithParam<Variant> {
     }
     ModelPage& page = picked.block->pages.at(picked.key);
     const bool expected = page.state == PageState::kSsd || page.state == PageState::kUnverified;
-    ASSERT_EQ(index_.BeginPromotion(picked.ref), expected);
+    const block::Extent elsewhere{.offset = ~uint64_t{0} - 4095, .bytes = 4096};
+    ASSERT_FALSE(index_.BeginCheck(picked.ref, elsewhere));
+    ASSERT_EQ(index_.BeginPromotion(picked.ref), page.state == PageState::kSsd);
+    ASSERT_EQ(index_.BeginCheck(picked.ref, page.extent), page.state == PageState::kUnverified);
     if (!expected) return;
     page.state = PageState::kPromoting;
     ++picked.block->pins;

@@ -133,6 +133,24 @@ void Loader::StartAll(block::SessionId session, std::span<const SetMember> membe
   }
 }
 
+// Begins to bring a page into RAM, or to check it there. It may have been adopted, given up or
+// found bad since it was looked at: then as it is now. False: somebody else is at it, or it is gone
+// or in RAM.
+bool Loader::Begin(index::PageInfo* page) {
+  for (int look = 0; look < 2; ++look) {
+    const bool begun =
+        page->state == index::PageState::kUnverified
+            ? context_->index->BeginCheck(page->ref, page->extent)
+            : page->state == index::PageState::kSsd && context_->index->BeginPromotion(page->ref);
+    if (begun || index::InRam(page->state)) return begun;
+    const index::PageInfo now = context_->index->WaitWhilePromoting(page->ref, base::Deadline());
+    page->state = now.state;
+    page->extent = now.extent;
+    page->ssd_sequence = now.ssd_sequence;
+  }
+  return false;
+}
+
 // Every extent is allocated before the first read, or the answer is shorter: nobody waits while
 // holding extents. Reads start even for pages that are cut off here: they were given room, and
 // somebody may want them next.
@@ -145,9 +163,8 @@ void Loader::Start(const SpaceInfo& space, const Patience& patience, index::Acqu
   for (size_t i : ByPosition(held->pages)) {
     index::PageInfo& page = held->pages[i];
     if (page.first_token >= held->answer.restorable_tokens) break;
+    if (!Begin(&page)) continue;
     const bool in_place = page.state == index::PageState::kUnverified;
-    if (!in_place && page.state != index::PageState::kSsd) continue;
-    if (!context_->index->BeginPromotion(page.ref)) continue;  // somebody else is at it
     if (!in_place) {
       absl::StatusOr<block::Extent> extent = room_->Take(
           page.page_bytes, space.FullPageBytes(page.ref.group, page.ref.rung), for_room);

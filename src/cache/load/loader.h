@@ -106,6 +106,7 @@ class Loader {
   void Promote(const Promotion& promotion);
   void CheckInPlace(const Promotion& promotion);
   // There is no room in RAM for it: it stays on SSD.
+  bool Begin(index::PageInfo* page);
   void Refuse(const index::PageRef& page);
   void GiveUp(const index::PageInfo& page, const absl::Status& status);
   bool PromotionsWait() const PREFIXD_EXCLUDES(mutex_);

@@ -133,7 +133,7 @@ bool Loader::VerifySome() {
   if (pages.empty()) context_->unverified_left = false;
   for (const index::PageInfo& page : pages) {
     if (PromotionsWait()) break;
-    if (!context_->index->BeginPromotion(page.ref)) continue;
+    if (!context_->index->BeginCheck(page.ref, page.extent)) continue;
     CheckInPlace({.page = page, .extent = page.extent, .in_place = true, .queued_us = NowMicros()});
   }
   if (!context_->unverified_left) {
