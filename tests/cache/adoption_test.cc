@@ -314,6 +314,22 @@ TEST_F(AdoptionTest, ASmallerBudgetKeepsWhatFitsAndALargerOneAll) {
     EXPECT_EQ(ReadBack(identity, OpenSpace(identity), RandomTokens(i, 1000)), 1000u);
 }
 
+// Two pages in one extent would be wrong bytes, and the arena would end the program when both go.
+TEST_F(AdoptionTest, WhatIsGivenUpWhileItIsVerifiedComesBackRight) {
+  const auto identity = SmallIdentity(64, 16);
+  for (uint64_t round = 0; round < 6; ++round) {
+    const auto sequence = [&](uint64_t i) { return RandomTokens(100 * round + i, 1000); };
+    Open(SharedWithSsd(uint64_t{64} << 20));
+    const auto space = OpenSpace(identity);
+    for (uint64_t i = 0; i < 14; ++i) EXPECT_TRUE(Store(identity, space, sequence(i)).ok());
+    cache_->Flush(In(20000));
+    Open(SharedWithSsd(uint64_t{32} << 20));  // the coldest go while the hottest are verified
+    const auto again = OpenSpace(identity);
+    for (uint64_t i = 0; i < 14; ++i) EXPECT_EQ(ReadBack(identity, again, sequence(i)), 1000u);
+    EXPECT_EQ(Counter("check_failures"), 0u);
+  }
+}
+
 TEST_F(AdoptionTest, RecencyCarriesOver) {
   const auto identity = SmallIdentity(64, 16);
   LiveAndBeKilled(Shared(uint64_t{32} << 20), [&] {
