@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from build_wheel import BUNDLED, SOURCE_TREE, package_files, platform_tag, stem, write_wheel
@@ -28,11 +29,12 @@ _NEWEST = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC":
 _EVERYWHERE = re.compile(
     r"(lib(c|m|dl|rt|pthread|resolv|util|nsl|stdc\+\+|gcc_s|z)\.so\.\d+|ld-linux.*|linux-vdso.*)"
 )
-# Debian's packages of what is compiled or linked in. Their licences travel along.
+# Debian's packages of what is compiled or linked in. Their licences travel along. A star is the
+# compiler's version, the newest one that is installed.
 _LINKED = (
     "libabsl-dev libbz2-dev libc-ares-dev libcivetweb-dev libcli11-dev libcpp-httplib-dev libfmt-dev libgrpc-dev "
     "libbrotli1 libhwy-dev liblz4-dev libncurses-dev libprotobuf-dev libre2-dev librocksdb-dev libsnappy-dev libspdlog-dev "
-    "libssl-dev libstdc++-12-dev libxxhash-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev"
+    "libssl-dev libstdc++-*-dev libxxhash-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev"
 ).split()
 _LAUNCHER = """#!python
 import os
@@ -151,13 +153,20 @@ def check_versions(name: str, said: str) -> None:
             )
 
 
+def _newest(files: Iterable[Path], package: str) -> Path:
+    found = sorted(files, key=lambda file: [int(n) for n in re.findall(r"\d+", file.parent.name)])
+    if not found:
+        raise PackError(f"{package}: its licence is not in /usr/share/doc")
+    return found[-1]
+
+
 def licences() -> dict[str, bytes]:
     """Returns prefixd's licence, those of what is linked in, and the texts that they refer to."""
     texts = {"LICENSE": (SOURCE_TREE / "LICENSE").read_bytes()}
     common = Path("/usr/share/common-licenses")
     for package in _LINKED:
-        said = Path(f"/usr/share/doc/{package}/copyright").read_bytes()
-        texts[f"{package}.txt"] = said
+        said = _newest(Path("/usr/share/doc").glob(f"{package}/copyright"), package).read_bytes()
+        texts[f"{package.replace('-*', '')}.txt"] = said
         for name in re.findall(rb"/usr/share/common-licenses/([\w.+-]*\w)", said):
             text = common / name.decode()
             if text.exists():
