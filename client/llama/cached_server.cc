@@ -22,6 +22,7 @@ constexpr std::chrono::seconds kTryAgain{1};  // after a server could not be lea
 constexpr uint32_t kLeastGain = 16;           // tokens; below that nothing is restored
 constexpr size_t kStoringThreads = 2;
 constexpr double kWeightOfNew = 0.3;  // in the averages of speeds
+constexpr double kHopeOfRefused = 1.02;
 
 double MsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -180,11 +181,14 @@ void CachedServer::Check(SlotTable::Held* held) {
   }
 }
 
-bool CachedServer::Pays(uint32_t tokens, uint64_t bytes) const {
+bool CachedServer::Pays(uint32_t tokens, uint64_t bytes) {
   if (tokens < kLeastGain) return false;
   const double compute = tokens_per_s_.load(), restore = restored_bytes_per_s_.load();
   if (compute == 0 || restore == 0) return true;
-  return static_cast<double>(bytes) / restore < static_cast<double>(tokens) / compute;
+  if (static_cast<double>(bytes) / restore < static_cast<double>(tokens) / compute) return true;
+  // Without a restore nothing would be measured again: what was slow once would be slow for ever.
+  restored_bytes_per_s_.store(restore * kHopeOfRefused);
+  return false;
 }
 
 CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt,
@@ -199,7 +203,7 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   counts_->slot_tokens += own;
   if (to == nullptr || most - own < kLeastGain) return restored;
   const Clock::time_point begin = Clock::now();
-  double looked_up_ms = 0, written_ms = 0;
+  double looked_up_ms = 0, written_ms = 0, loading_ms = 0;
   Lease lease = to->space.Acquire(prompt, {.max_cached_tokens = most,
                                            .deadline = options_.lookup_deadline,
                                            .load_deadline = options_.load_deadline,
@@ -221,9 +225,10 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
     PREFIXD_ASSIGN_OR_RETURN(StateFile file,
                              WriteState(to->context, to->spec, tokens, lease, folder_));
     written_ms = MsSince(begin) - looked_up_ms;
-    const absl::Status loaded = server_.Restore(held->place().slot, file.name()).status();
+    const absl::StatusOr<double> loaded = server_.Restore(held->place().slot, file.name());
     if (!loaded.ok()) file.Retire();
-    return loaded;
+    if (loaded.ok()) loading_ms = *loaded;
+    return loaded.status();
   }();
   if (!done.ok()) {
     ++counts_->failed_restores;
@@ -236,7 +241,11 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   }
   held->SetTokens(tokens);
   const double ms = MsSince(begin), rate = tokens_per_s_.load();
-  Average(&restored_bytes_per_s_, static_cast<double>(count * to->bytes_per_token) / ms * 1000);
+  const double answered_ms = ms - looked_up_ms - written_ms;
+  if (loading_ms == 0) loading_ms = answered_ms;
+  // Without the wait for other slots' work, which computing has as well.
+  Average(&restored_bytes_per_s_, static_cast<double>(count * to->bytes_per_token) /
+                                      (looked_up_ms + written_ms + loading_ms) * 1000);
   restored.cached = count;
   restored.from_prefixd = count - own;
   if (rate > 0) {
@@ -246,9 +255,9 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   lease.Release({.used_tokens = count, .prefill_tokens_per_s = rate});
   Log(absl::StrFormat(
       "%s: slot %d: %d of %d tokens restored, %d more than it had: looked up in %.1f ms, "
-      "written in %.1f, loaded by the server in %.1f",
+      "written in %.1f, loaded by the server in %.1f, of which it waited for other work %.1f",
       request_id, held->place().slot, count, prompt.size(), restored.from_prefixd, looked_up_ms,
-      written_ms, ms - looked_up_ms - written_ms));
+      written_ms, answered_ms, std::max(0.0, answered_ms - loading_ms)));
   ++counts_->restores;
   counts_->restored_tokens += restored.from_prefixd;
   counts_->saved_ms += static_cast<uint64_t>(restored.saved.count());

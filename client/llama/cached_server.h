@@ -78,7 +78,7 @@ class CachedServer {
   void Check(SlotTable::Held* held);
   std::string WhyComputedAgain() const;
   // Returns true if restoring is expected to be faster than computing.
-  bool Pays(uint32_t tokens, uint64_t bytes) const;
+  bool Pays(uint32_t tokens, uint64_t bytes);
   void Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,
              uint32_t prompt_tokens);
 

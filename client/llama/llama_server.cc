@@ -133,10 +133,11 @@ absl::StatusOr<uint32_t> LlamaServer::Save(int slot, const std::string& file) co
   return Field<uint32_t>(answer, "n_saved", 0);
 }
 
-absl::StatusOr<uint32_t> LlamaServer::Restore(int slot, const std::string& file) const {
+absl::StatusOr<double> LlamaServer::Restore(int slot, const std::string& file) const {
   PREFIXD_ASSIGN_OR_RETURN(const json answer, Post(absl::StrCat("/slots/", slot, "?action=restore"),
                                                    json{{"filename", file}}.dump()));
-  return Field<uint32_t>(answer, "n_restored", 0);
+  const auto timings = answer.find("timings");
+  return timings == answer.end() ? 0 : Field<double>(*timings, "restore_ms", 0);
 }
 
 absl::StatusOr<std::string> LlamaServer::Adapters() const {

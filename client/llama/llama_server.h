@@ -46,9 +46,11 @@ class LlamaServer {
   absl::StatusOr<std::string> ApplyTemplate(const std::string& chat_request) const;
   // Puts the tokens into the cache of a slot and generates nothing that anybody sees.
   absl::Status Evaluate(int slot, const std::vector<uint32_t>& tokens) const;
-  // `file` is a name in the server's --slot-save-path. Return the tokens of the state.
+  // `file` is a name in the server's --slot-save-path. Returns the tokens of the state.
   absl::StatusOr<uint32_t> Save(int slot, const std::string& file) const;
-  absl::StatusOr<uint32_t> Restore(int slot, const std::string& file) const;
+  // Returns the milliseconds that the server worked on it, once its other work let it; 0 if it does
+  // not say.
+  absl::StatusOr<double> Restore(int slot, const std::string& file) const;
   // Returns the LoRA adapters and their scales, as text; empty without any.
   absl::StatusOr<std::string> Adapters() const;
 
