@@ -102,7 +102,7 @@ size_t MissedTargets(const Bench& bench) {
                                            [](const Target& target) { return !target.Holds(); }));
 }
 
-// What was wrong, once more: it stands last, where whoever reads a log's end finds it.
+// Repeats what was wrong, because many readers see only the end of a log.
 void RepeatFailures(const std::vector<std::string>& failures) {
   for (const std::string& what : failures) {
     std::fprintf(stderr, "prefixd-bench: wrong: %s\n", what.c_str());

@@ -19,7 +19,7 @@ struct Figure {
   double value = 0;
 };
 
-// A count or a size, as figures want it.
+// Returns a count or a size as the value of a figure.
 inline double Number(uint64_t value) { return static_cast<double>(value); }
 
 struct Row {

@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTryAgain{1};  // after a server could not be learned
 constexpr uint32_t kLeastGain = 16;           // tokens; below that nothing is restored
 constexpr size_t kStoringThreads = 2;
-constexpr double kWeightOfNew = 0.3;  // in the averages of speeds
-constexpr double kHopeOfRefused = 1.02;
+constexpr double kWeightOfNew = 0.3;       // in the averages of speeds
+constexpr double kRiseWhenRefused = 1.02;  // of the speed of restoring, see Pays()
 
 double MsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -186,8 +186,8 @@ bool CachedServer::Pays(uint32_t tokens, uint64_t bytes) {
   const double compute = tokens_per_s_.load(), restore = restored_bytes_per_s_.load();
   if (compute == 0 || restore == 0) return true;
   if (static_cast<double>(bytes) / restore < static_cast<double>(tokens) / compute) return true;
-  // Without a restore nothing would be measured again: what was slow once would be slow for ever.
-  restored_bytes_per_s_.store(restore * kHopeOfRefused);
+  // Only a restore measures the speed again, so one slow restore would otherwise be the last.
+  restored_bytes_per_s_.store(restore * kRiseWhenRefused);
   return false;
 }
 
@@ -243,7 +243,7 @@ CachedServer::Restored CachedServer::Restore(const std::vector<uint32_t>& prompt
   const double ms = MsSince(begin), rate = tokens_per_s_.load();
   const double answered_ms = ms - looked_up_ms - written_ms;
   if (loading_ms == 0) loading_ms = answered_ms;
-  // Without the wait for other slots' work, which computing has as well.
+  // Computing waits for the work of other slots as well, so that wait does not count.
   Average(&restored_bytes_per_s_, static_cast<double>(count * to->bytes_per_token) /
                                       (looked_up_ms + written_ms + loading_ms) * 1000);
   restored.cached = count;

@@ -77,7 +77,8 @@ class CachedServer {
   // Asks the server what the slot holds now; what is not known is taken as nothing.
   void Check(SlotTable::Held* held);
   std::string WhyComputedAgain() const;
-  // Returns true if restoring is expected to be faster than computing.
+  // Returns true if restoring is expected to be faster than computing. Each false raises the
+  // expected speed a little, so that a restore is tried again.
   bool Pays(uint32_t tokens, uint64_t bytes);
   void Store(std::shared_ptr<Attached> attached, std::shared_ptr<StateFile> file,
              uint32_t prompt_tokens);

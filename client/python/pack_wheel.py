@@ -29,8 +29,8 @@ _NEWEST = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC":
 _EVERYWHERE = re.compile(
     r"(lib(c|m|dl|rt|pthread|resolv|util|nsl|stdc\+\+|gcc_s|z)\.so\.\d+|ld-linux.*|linux-vdso.*)"
 )
-# Debian's packages of what is compiled or linked in. Their licences travel along. A star is the
-# compiler's version, the newest one that is installed.
+# Debian's packages of what is compiled or linked in. Their licences travel along. A star stands for
+# the newest version of the compiler that is installed.
 _LINKED = (
     "libabsl-dev libbz2-dev libc-ares-dev libcivetweb-dev libcli11-dev libcpp-httplib-dev libfmt-dev libgrpc-dev "
     "libbrotli1 libhwy-dev liblz4-dev libncurses-dev libprotobuf-dev libre2-dev librocksdb-dev libsnappy-dev libspdlog-dev "

@@ -133,9 +133,9 @@ void Loader::StartAll(block::SessionId session, std::span<const SetMember> membe
   }
 }
 
-// Begins to bring a page into RAM, or to check it there. It may have been adopted, given up or
-// found bad since it was looked at: then as it is now. False: somebody else is at it, or it is gone
-// or in RAM.
+// Begins to bring a page into RAM, or to check it there. If the page was adopted, given up or found
+// bad since `page` was read, this looks at it again. Returns false if the page is in RAM or gone,
+// or if somebody else is at it.
 bool Loader::Begin(index::PageInfo* page) {
   for (int look = 0; look < 2; ++look) {
     const bool begun =
