@@ -33,6 +33,7 @@ constexpr Workload kWorkloads[] = {
      RunShare},
     {"quality", "what KV formats cost a real model on held-out text", RunQuality},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
+    {"hits", "how many hits a second many workers get, alone and while they store", RunHits},
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
     {"engines", "vLLM alone, with prefixd and with LMCache: time to the first token", RunEngines},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},
@@ -46,6 +47,7 @@ struct Arguments {
   bool smoke = false;
   bool quick = false;
   uint64_t seconds = 0;
+  uint64_t workers = 0;
   bool targets = false;
   bool json = false;
   std::vector<std::string> only;
@@ -126,6 +128,7 @@ size_t RunAll(const Arguments& arguments, const std::string& directory) {
                  .smoke = arguments.smoke,
                  .quick = arguments.quick,
                  .seconds = arguments.seconds,
+                 .workers = arguments.workers,
                  .targets_only = arguments.targets,
                  .only = arguments.only,
                  .directory = directory,
@@ -228,6 +231,10 @@ int Main(int argc, char** argv) {
     if (workload.run == RunHostile) {
       command->add_option("--seconds", arguments.seconds, "of attacks (default: 60; --quick: 20)")
           ->check(CLI::Range(1, 86'400));
+    }
+    if (workload.run == RunHits) {
+      command->add_option("--workers", arguments.workers, "processes (default: all cores but two)")
+          ->check(CLI::Range(1, 256));
     }
     if (workload.run == RunTrace || workload.run == RunFleet) {
       command->add_option(

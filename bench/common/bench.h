@@ -50,6 +50,7 @@ class Bench {
     bool smoke = false;
     bool quick = false;                  // fewer counts, same targets
     uint64_t seconds = 0;                // of hostile; 0: as the size says
+    uint64_t workers = 0;                // of hits; 0: all cores but two
     bool targets_only = false;           // of text: the targets alone
     std::vector<std::string> only = {};  // families of figures; empty = all
     std::string directory;               // existing; for sockets and the SSD tier
@@ -64,6 +65,7 @@ class Bench {
   bool smoke() const { return options_.smoke; }
   bool quick() const { return options_.quick; }
   uint64_t seconds() const { return options_.seconds; }
+  uint64_t workers() const { return options_.workers; }
   bool Wants(const std::string& family) const;
   const std::string& workload() const { return options_.workload; }
   const std::string& directory() const { return options_.directory; }

@@ -6,6 +6,7 @@ namespace prefixd::bench {
 
 int RunShareReader(const nlohmann::json& plan);
 int RunShareFetcher(const nlohmann::json& plan);
+int RunHitsWorker(const nlohmann::json& plan);
 int RunHostileClient(const nlohmann::json& plan);
 
 struct ChildRole {
@@ -15,6 +16,7 @@ struct ChildRole {
 inline constexpr ChildRole kChildRoles[] = {
     {"share-reader", RunShareReader},
     {"share-fetcher", RunShareFetcher},
+    {"hits-worker", RunHitsWorker},
     {"hostile-client", RunHostileClient},
 };
 

@@ -5,13 +5,12 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
+#include "bench/common/patience.h"
 #include "bench/common/raw_session.h"
 #include "wire/admin_socket.h"
 
 namespace prefixd::bench {
 namespace {
-
-constexpr std::chrono::seconds kPatience{30};
 
 uint64_t Find(const google::protobuf::RepeatedPtrField<v1::Count>& counts,
               const std::string& name) {

@@ -6,6 +6,7 @@
 #include "grpcpp/create_channel.h"
 
 #include "base/status.h"
+#include "bench/common/patience.h"
 #include "block/arena_file.h"
 #include "client/cpp/fd_exchange.h"
 #include "client/cpp/staging_memory.h"
@@ -14,11 +15,7 @@
 #include "wire/target.h"
 
 namespace prefixd::bench {
-namespace {
-
-constexpr std::chrono::seconds kPatience{60};
-
-}  // namespace
+namespace {}  // namespace
 
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience) {
   context->set_deadline(std::chrono::system_clock::now() + patience);

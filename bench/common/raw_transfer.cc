@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/status.h"
+#include "bench/common/patience.h"
 #include "bench/common/timing.h"
 #include "client/cpp/page_chunk.h"
 #include "client/cpp/raw_stream.h"
@@ -17,7 +18,6 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{120};
 constexpr uint32_t kBlockTokens = PageSource::kBlockTokens;
 
 absl::StatusOr<v1::ReserveReply> Reserve(RawSession& session, const RawSequence& sequence) {

@@ -10,6 +10,7 @@ void RunShare(Bench& bench);
 void RunQuality(Bench& bench);
 void RunTrace(Bench& bench);
 void RunSsd(Bench& bench);
+void RunHits(Bench& bench);
 void RunHostile(Bench& bench);
 void RunEngines(Bench& bench);
 void RunFleet(Bench& bench);

@@ -15,7 +15,8 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::minutes kPatience{30};  // vLLM is installed first, where it is not there
+constexpr std::chrono::minutes kScriptPatience{
+    30};  // vLLM is installed first, where it is not there
 constexpr uint64_t kJudgedTokens = 4000;
 // For prompts of kJudgedTokens: the time to the first token, and its ratio to that of the same
 // engine's own cache, by name.
@@ -73,7 +74,7 @@ void RunEngines(Bench& bench) {
   if (!bench.Check(script.ok(), script.status().ToString())) return;
   SeenByName seen;
   for (;;) {
-    const auto said = (*script)->Hear(kPatience);
+    const auto said = (*script)->Hear(kScriptPatience);
     if (!bench.Check(said.ok(), absl::StrCat("engines: ", said.status().message(),
                                              "; bench/engines/run says why"))) {
       return;

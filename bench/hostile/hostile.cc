@@ -19,6 +19,7 @@
 #include "bench/common/families.h"
 #include "bench/common/memory_cgroup.h"
 #include "bench/common/partner.h"
+#include "bench/common/patience.h"
 #include "bench/common/process_memory.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/shared_daemon.h"
@@ -29,7 +30,6 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{120};
 constexpr uint64_t kRamBytes = kAttackedRamBytes, kRoomBytes = 64 * kMiB;
 constexpr uint32_t kQuietTokens = 2'048, kQuietSequences = 16;
 constexpr std::chrono::milliseconds kBetweenMatches{2};

@@ -19,7 +19,7 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience(10);
+constexpr std::chrono::seconds kStartPatience(10);
 
 }  // namespace
 
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::str
 }
 
 bool RedisProcess::WaitAnswering() {
-  const base::Deadline until = std::chrono::steady_clock::now() + kPatience;
+  const base::Deadline until = std::chrono::steady_clock::now() + kStartPatience;
   while (std::chrono::steady_clock::now() < until) {
     if (Connect()->Answers()) return true;
     if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
@@ -88,7 +88,7 @@ absl::StatusOr<std::shared_ptr<remote::RedisStore>> RedisProcess::OpenStore() co
   options.seeds = {{.host = place_.address, .port = port_}};
   PREFIXD_ASSIGN_OR_RETURN(std::shared_ptr<remote::RedisStore> store,
                            remote::RedisStore::Open(std::move(options)));
-  if (store->WaitKnown(std::chrono::steady_clock::now() + kPatience)) return store;
+  if (store->WaitKnown(std::chrono::steady_clock::now() + kStartPatience)) return store;
   return absl::UnavailableError("the store does not get to know its server");
 }
 

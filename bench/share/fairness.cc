@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "bench/common/partner.h"
+#include "bench/common/patience.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
@@ -16,9 +17,8 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{300};
-constexpr uint32_t kShort = 2'048;
-constexpr uint64_t kBig = 1, kSmall = 2;  // the sequences' numbers
+constexpr uint32_t kTimedTokens = 2'048;
+constexpr uint64_t kFetched = 1, kTimed = 2;  // the sequences' numbers
 
 // us of one Acquire; its Release is not counted.
 absl::StatusOr<double> AcquireOnce(RawSession& session, const RawSequence& sequence) {
@@ -63,7 +63,7 @@ std::vector<double> Acquires(Bench& bench, RawSession& session, const RawSequenc
 bool StoreBoth(Bench& bench, RawSession& session, uint64_t space, uint32_t tokens) {
   const PageSource source(SharedGeometry());
   for (const RawSequence& sequence :
-       {MakeSequence(space, kBig, tokens), MakeSequence(space, kSmall, kShort)}) {
+       {MakeSequence(space, kFetched, tokens), MakeSequence(space, kTimed, kTimedTokens)}) {
     const absl::Status status = StoreStaged(session, source, sequence);
     if (!bench.Check(status.ok(), status.ToString())) return false;
   }
@@ -82,7 +82,7 @@ void ShareFairness(Bench& bench) {
   const uint64_t lease = FittingBytes(bench, wanted);
   const auto tokens =
       static_cast<uint32_t>(lease / source.block_bytes() * PageSource::kBlockTokens);
-  const uint64_t short_bytes = kShort * source.bytes_per_token();
+  const uint64_t short_bytes = kTimedTokens * source.bytes_per_token();
   const auto daemon = StartSharedDaemon(bench, "fair", lease * 5 / 2 + short_bytes + 192 * kMiB);
   if (daemon == nullptr) return;
   {
@@ -97,11 +97,11 @@ void ShareFairness(Bench& bench) {
     if (!StoreBoth(bench, *crowd.front(), *space, tokens)) return;
     const auto last_space = last.OpenSpace(source.identity());
     if (!bench.Check(last_space.ok(), last_space.status().ToString())) return;
-    const RawSequence small = MakeSequence(*last_space, kSmall, kShort);
+    const RawSequence small = MakeSequence(*last_space, kTimed, kTimedTokens);
     const std::vector<double> alone = Acquires(bench, last, small, acquires, [] { return false; });
     auto fetcher = Partner::Start(
         "share-fetcher",
-        {{"address", daemon->process->address()}, {"number", kBig}, {"tokens", tokens}});
+        {{"address", daemon->process->address()}, {"number", kFetched}, {"tokens", tokens}});
     if (!bench.Check(fetcher.ok(), fetcher.status().ToString())) return;
     const auto started = (*fetcher)->Hear(kPatience);
     if (!bench.Check(started.ok(), started.status().ToString()) ||

@@ -6,14 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "bench/common/patience.h"
 #include "bench/common/stored_sequences.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
 
 namespace prefixd::bench {
 namespace {
-
-constexpr std::chrono::seconds kPatience{20};
 
 // One tensor a layer for each of codes, scales and biases of K and V, [kv_heads][tokens][...].
 class Engine {

@@ -8,6 +8,7 @@
 
 #include "bench/common/child_process.h"
 #include "bench/common/partner.h"
+#include "bench/common/patience.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/timing.h"
 #include "bench/share/share.h"
@@ -17,7 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatience{20'000};
 constexpr uint32_t kTokens = 2'048;
 const Geometry kGeometry{.model = "4 KiB a token", .layers = 2, .kv_heads = 8, .dim = 128};
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "bench/common/partner.h"
+#include "bench/common/patience.h"
 #include "bench/common/process_memory.h"
 #include "bench/common/raw_transfer.h"
 #include "bench/common/timing.h"
@@ -15,7 +16,6 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{120};
 constexpr uint64_t kNumber = 1;
 
 // The daemon with the prefix, and its workers.

@@ -11,12 +11,12 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "bench/common/mix.h"
+#include "bench/common/patience.h"
 #include "bench/common/timing.h"
 
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience(60);
 constexpr int kBlocksAtOnce = 32;  // of one Put
 
 }  // namespace
