@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/lock_order.h"
+#include "base/spin.h"
 
 #if defined(__clang__)
 #define PREFIXD_THREAD_ANNOTATION(x) __attribute__((x))
@@ -51,8 +52,14 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
       : gauge_(gauge), class_(name, file, line) {}
   void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) {
     class_.Locking();
-    mutex_.lock();
+    if (!LocksSoon()) mutex_.lock();
     if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
+  }
+  bool try_lock() PREFIXD_THREAD_ANNOTATION(try_acquire_capability(true)) {
+    if (!mutex_.try_lock()) return false;
+    class_.Locking();
+    if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
+    return true;
   }
   void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) {
     if (gauge_ != nullptr) gauge_->Note(std::chrono::steady_clock::now() - since_);
@@ -61,6 +68,17 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
   }
 
  private:
+  // Most holds are shorter than putting a thread to sleep and waking it.
+  bool LocksSoon() {
+    if (mutex_.try_lock()) return true;
+    for (int looks = Looks(kLooks); looks > 0; --looks) {
+      Pause();
+      if (mutex_.try_lock()) return true;
+    }
+    return false;
+  }
+  static constexpr int kLooks = 100;  // a few us
+
   std::mutex mutex_;
   HoldGauge* const gauge_ = nullptr;
   [[no_unique_address]] const LockClass class_;

@@ -1,36 +1,56 @@
 #include "cache/counters.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 
 namespace prefixd::cache {
+namespace {
 
-void Counters::AddLocked(std::string_view name, uint64_t by) {
-  auto found = counts_.find(name);
-  if (found == counts_.end()) found = counts_.emplace(std::string(name), 0).first;
+void AddTo(const block::LatencyHistogram& more, block::LatencyHistogram* sum) {
+  for (size_t i = 0; i < more.buckets.size(); ++i) sum->buckets[i] += more.buckets[i];
+  sum->count += more.count;
+  sum->sum_us += more.sum_us;
+}
+
+}  // namespace
+
+void Counters::Shard::Count(std::string_view name, uint64_t by) {
+  auto found = counts.find(name);
+  if (found == counts.end()) found = counts.emplace(std::string(name), 0).first;
   found->second += by;
 }
 
+Counters::Shard& Counters::Mine() {
+  static std::atomic<size_t> threads{0};
+  thread_local const size_t mine = threads++ % kShards;
+  return shards_[mine];
+}
+
 void Counters::Add(std::string_view name, uint64_t by) {
-  base::MutexLock lock(mutex_);
-  AddLocked(name, by);
+  Shard& shard = Mine();
+  base::MutexLock lock(shard.mutex);
+  shard.Count(name, by);
 }
 
 void Counters::AddAll(Counts counts) {
-  base::MutexLock lock(mutex_);
-  for (const auto& [name, by] : counts) AddLocked(name, by);
+  Shard& shard = Mine();
+  base::MutexLock lock(shard.mutex);
+  for (const auto& [name, by] : counts) shard.Count(name, by);
 }
 
 void Counters::AddSecondsSaved(double seconds) {
-  base::MutexLock lock(mutex_);
-  seconds_saved_ += seconds;
+  Shard& shard = Mine();
+  base::MutexLock lock(shard.mutex);
+  shard.seconds_saved += seconds;
 }
 
 void Counters::Time(std::string_view name, uint64_t us) {
-  base::MutexLock lock(mutex_);
-  auto found = latencies_.find(name);
-  if (found == latencies_.end()) {
-    found = latencies_.emplace(std::string(name), block::LatencyHistogram{}).first;
+  Shard& shard = Mine();
+  base::MutexLock lock(shard.mutex);
+  auto found = shard.latencies.find(name);
+  if (found == shard.latencies.end()) {
+    found = shard.latencies.emplace(std::string(name), block::LatencyHistogram{}).first;
   }
   block::LatencyHistogram& histogram = found->second;
   const auto bucket = static_cast<size_t>(std::bit_width(std::max<uint64_t>(us, 1)) - 1);
@@ -40,16 +60,27 @@ void Counters::Time(std::string_view name, uint64_t us) {
 }
 
 uint64_t Counters::value(std::string_view name) const {
-  base::MutexLock lock(mutex_);
-  auto found = counts_.find(name);
-  return found == counts_.end() ? 0 : found->second;
+  uint64_t sum = 0;
+  for (const Shard& shard : shards_) {
+    base::MutexLock lock(shard.mutex);
+    const auto found = shard.counts.find(name);
+    if (found != shard.counts.end()) sum += found->second;
+  }
+  return sum;
 }
 
 void Counters::Export(block::Stats* stats) const {
-  base::MutexLock lock(mutex_);
-  for (const auto& [name, value] : counts_) stats->counters.push_back({name, value});
-  for (const auto& [name, histogram] : latencies_) stats->latencies.push_back({name, histogram});
-  stats->seconds_saved = seconds_saved_;
+  std::map<std::string, uint64_t> counts;
+  std::map<std::string, block::LatencyHistogram> latencies;
+  stats->seconds_saved = 0;
+  for (const Shard& shard : shards_) {
+    base::MutexLock lock(shard.mutex);
+    for (const auto& [name, value] : shard.counts) counts[name] += value;
+    for (const auto& [name, histogram] : shard.latencies) AddTo(histogram, &latencies[name]);
+    stats->seconds_saved += shard.seconds_saved;
+  }
+  for (const auto& [name, value] : counts) stats->counters.push_back({name, value});
+  for (const auto& [name, histogram] : latencies) stats->latencies.push_back({name, histogram});
 }
 
 }  // namespace prefixd::cache

@@ -1,5 +1,7 @@
-// Counters and latency histograms by name. Thread-safe.
+// Counters and latency histograms by name. Thread-safe. Each thread counts in one of a few shards,
+// so that requests do not wait for each other to be counted.
 #pragma once
+#include <array>
 #include <initializer_list>
 #include <map>
 #include <string>
@@ -25,12 +27,18 @@ class Counters {
   void Export(block::Stats* stats) const;
 
  private:
-  void AddLocked(std::string_view name, uint64_t by) PREFIXD_REQUIRES(mutex_);
+  static constexpr size_t kShards = 8;
+  struct alignas(64) Shard {
+    mutable base::Mutex mutex;
+    std::map<std::string, uint64_t, std::less<>> counts PREFIXD_GUARDED_BY(mutex);
+    std::map<std::string, block::LatencyHistogram, std::less<>> latencies PREFIXD_GUARDED_BY(mutex);
+    double seconds_saved PREFIXD_GUARDED_BY(mutex) = 0;
 
-  mutable base::Mutex mutex_;
-  std::map<std::string, uint64_t, std::less<>> counts_ PREFIXD_GUARDED_BY(mutex_);
-  std::map<std::string, block::LatencyHistogram, std::less<>> latencies_ PREFIXD_GUARDED_BY(mutex_);
-  double seconds_saved_ PREFIXD_GUARDED_BY(mutex_) = 0;
+    void Count(std::string_view name, uint64_t by) PREFIXD_REQUIRES(mutex);
+  };
+  Shard& Mine();  // of this thread
+
+  std::array<Shard, kShards> shards_;
 };
 
 }  // namespace prefixd::cache

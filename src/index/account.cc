@@ -111,4 +111,9 @@ uint64_t PrefixIndex::Impl::MemoryBytes() const {
          freed.capacity() * sizeof(block::Extent);
 }
 
+void PrefixIndex::Impl::NoteMemory() {
+  memory_seen.store(MemoryBytes(), std::memory_order_relaxed);
+  tables_seen.store(table_bytes, std::memory_order_relaxed);
+}
+
 }  // namespace prefixd::index

@@ -164,8 +164,12 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
 
 Acquired PrefixIndex::Acquire(block::SpaceHandle handle, const block::SequenceView& request,
                               const MatchOptions& options, block::SessionId session) {
-  const base::MutexLock lock(impl_->mutex);
-  return impl_->Acquire(handle, request, options, session);
+  Acquired acquired;
+  impl_->combiner.Run([&]() PREFIXD_REQUIRES(impl_->mutex) {
+    acquired = impl_->Acquire(handle, request, options, session);
+    impl_->NoteMemory();
+  });
+  return acquired;
 }
 
 Acquired PrefixIndex::Impl::Acquire(block::SpaceHandle handle, const block::SequenceView& request,

@@ -18,6 +18,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 
+#include "base/combiner.h"
 #include "base/mutex.h"
 #include "index/ages.h"
 #include "index/event_log.h"
@@ -91,6 +92,10 @@ struct PrefixIndex::Impl {
   // not in the tree.
   Node* Settle(Node* node) PREFIXD_REQUIRES(mutex);
   void SettleIfLeft(std::span<const BlockRef> nodes) PREFIXD_REQUIRES(mutex);  // in this order
+  void Free(block::Extent extent) PREFIXD_REQUIRES(mutex) {  // TakeFreed returns it
+    freed.push_back(extent);
+    any_freed.store(true, std::memory_order_relaxed);
+  }
   void FreeExtent(Page& page) PREFIXD_REQUIRES(mutex);  // changes nothing else of the page
   void FreePage(Page& page) PREFIXD_REQUIRES(mutex);    // frees the extent too; the page is kGone
   // Returns nullptr when the block or the page is gone for good.
@@ -162,6 +167,7 @@ struct PrefixIndex::Impl {
   void SetStamp(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
   bool WantsSpill(const Node& node) const;
   uint64_t MemoryBytes() const PREFIXD_REQUIRES(mutex);
+  void NoteMemory() PREFIXD_REQUIRES(mutex);  // for MemorySeen
 
   // --- events.cc ---
   void NoteChange(const Node& node, const block::StoredState& before) PREFIXD_REQUIRES(mutex);
@@ -369,6 +375,7 @@ struct PrefixIndex::Impl {
   Limits limits PREFIXD_GUARDED_BY(mutex);
   mutable base::HoldGauge longest_hold;
   mutable base::Mutex mutex{&longest_hold};
+  mutable base::Combiner combiner{&mutex};  // of the calls that every request makes
   mutable base::CondVar promoted;
   mutable uint64_t comparisons PREFIXD_GUARDED_BY(mutex) = 0;
 
@@ -389,6 +396,8 @@ struct PrefixIndex::Impl {
   Order unverified_order PREFIXD_GUARDED_BY(mutex);  // blocks with kUnverified pages
   Ghosts ghosts PREFIXD_GUARDED_BY(mutex);
   std::vector<block::Extent> freed PREFIXD_GUARDED_BY(mutex);
+  std::atomic<bool> any_freed{false};  // so that TakeFreed need not lock to see that there is none
+  std::atomic<uint64_t> memory_seen{0}, tables_seen{0};  // of MemorySeen
   std::vector<Condemned> condemned PREFIXD_GUARDED_BY(mutex);
   bool any_refused PREFIXD_GUARDED_BY(mutex) = false;  // since the last AdmitAll
   uint64_t evicted_snapshots PREFIXD_GUARDED_BY(mutex) = 0;

@@ -5,6 +5,11 @@
 
 namespace prefixd::index {
 
+struct MemoryCounts {
+  uint64_t memory_bytes = 0;  // of the index itself, estimated
+  uint64_t table_bytes = 0;   // of these, of leases, pins and reservations
+};
+
 struct IndexCounts {
   uint64_t leases = 0, reservations = 0;
   uint64_t leased_bytes = 0;  // extent and page bytes held, each page once

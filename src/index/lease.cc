@@ -72,7 +72,7 @@ bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   use.condemned = false;
   std::erase_if(condemned, [&](const Condemned& copy) {
     if (copy.node != &node || copy.group != page.group() || copy.rung != page.rung()) return false;
-    freed.push_back(copy.extent);
+    Free(copy.extent);
     return true;
   });
   return Present(page);
@@ -181,8 +181,9 @@ absl::Status PrefixIndex::ShrinkLease(block::LeaseId lease, uint32_t tokens) {
 }
 
 absl::Status PrefixIndex::Release(block::LeaseId lease) {
-  const base::MutexLock lock(impl_->mutex);
-  return impl_->EndLease(lease);
+  absl::Status status;
+  impl_->combiner.Run([&]() PREFIXD_REQUIRES(impl_->mutex) { status = impl_->EndLease(lease); });
+  return status;
 }
 
 std::vector<block::LeaseInfo> PrefixIndex::ListLeases() const {

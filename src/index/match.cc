@@ -147,8 +147,11 @@ block::MatchAnswer PrefixIndex::Impl::Answer(const Asked& asked, const Walk& wal
 
 block::MatchAnswer PrefixIndex::Match(block::SpaceHandle handle, const block::SequenceView& request,
                                       const MatchOptions& options, block::SessionId session) const {
-  const base::MutexLock lock(impl_->mutex);
-  return impl_->Match(handle, request, options, session);
+  block::MatchAnswer answer;
+  impl_->combiner.Run([&]() PREFIXD_REQUIRES(impl_->mutex) {
+    answer = impl_->Match(handle, request, options, session);
+  });
+  return answer;
 }
 
 block::MatchAnswer PrefixIndex::Impl::Match(block::SpaceHandle handle,

@@ -79,7 +79,9 @@ void PrefixIndex::Summarize(block::SpaceSummary* summary) const {
 }
 
 std::vector<block::Extent> PrefixIndex::TakeFreed() {
+  if (!impl_->any_freed.load(std::memory_order_relaxed)) return {};
   const base::MutexLock lock(impl_->mutex);
+  impl_->any_freed.store(false, std::memory_order_relaxed);
   return std::exchange(impl_->freed, {});
 }
 
@@ -107,7 +109,13 @@ IndexCounts PrefixIndex::Counts() const {
   counts.longest_hold = impl_->longest_hold.longest();
   counts.stamp = impl_->next_stamp - 1;
   counts.comparisons = impl_->comparisons;
+  impl_->NoteMemory();
   return counts;
+}
+
+MemoryCounts PrefixIndex::MemorySeen() const {
+  return {.memory_bytes = impl_->memory_seen.load(std::memory_order_relaxed),
+          .table_bytes = impl_->tables_seen.load(std::memory_order_relaxed)};
 }
 
 block::BlockAges PrefixIndex::CountedAges() const {

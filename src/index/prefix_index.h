@@ -584,6 +584,8 @@ class PrefixIndex {
   StoredRead ReadStored(std::span<const uint64_t> ids, bool with_tokens) const;
 
   IndexCounts Counts() const;
+  // Returns what Acquire, AcquireSet or Counts saw last. Takes no lock.
+  MemoryCounts MemorySeen() const;
   block::BlockAges CountedAges() const;  // since the start
   // Checks every invariant between tree, orders, holders and counters; for tests. Internal names
   // the broken one.

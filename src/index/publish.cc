@@ -91,7 +91,7 @@ void PrefixIndex::Impl::AddPages(Node& node, std::span<const NewPage> pages) {
   node.refused = false;
   for (const NewPage& page : pages) {
     if (Has(node, page)) {
-      freed.push_back(page.extent);
+      Free(page.extent);
       continue;
     }
     Page& slot = SlotFor(node, page.group, page.rung);
@@ -110,7 +110,7 @@ std::vector<NewPage> PrefixIndex::Impl::RefuseSnapshots(const SpaceShape& shape,
   std::vector<NewPage> others;
   for (const NewPage& page : pages) {
     if (shape.IsState(page.group)) {
-      freed.push_back(page.extent);
+      Free(page.extent);
       ++refused_snapshots;
     } else {
       others.push_back(page);
@@ -135,7 +135,7 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
   bool duplicate = covering != nullptr;
   if (!duplicate) {
     if (node == nullptr && MemoryBytes() + by_serial.GrowthBytes() >= limits.memory_limit_bytes) {
-      for (const NewPage& page : pages) freed.push_back(page.extent);
+      for (const NewPage& page : pages) Free(page.extent);
       return block::StoreResult::kRefused;
     }
     if (node == nullptr) {
@@ -154,7 +154,7 @@ block::StoreResult PrefixIndex::Impl::Store(Reservation& reservation, uint32_t b
       if (fresh) {
         snapshots.push_back(page);
       } else {
-        freed.push_back(page.extent);
+        Free(page.extent);
       }
     }
     if (!snapshots.empty()) AddPages(*covering, snapshots);

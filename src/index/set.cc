@@ -138,6 +138,7 @@ std::vector<Acquired> PrefixIndex::AcquireSet(std::span<const SetItem> items,
     impl_->HoldSet(items, fits, session, set);
   }
   for (size_t i = 0; i < items.size(); ++i) set[i].answer = std::move(own[i]);
+  impl_->NoteMemory();
   return set;
 }
 

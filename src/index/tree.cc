@@ -173,7 +173,7 @@ void PrefixIndex::Impl::SetEnd(Node& first, uint32_t count) {
 }
 
 void PrefixIndex::Impl::FreeExtent(Page& page) {
-  if (page.has_extent()) freed.push_back(page.extent());
+  if (page.has_extent()) Free(page.extent());
   page.DropExtent();
 }
 

@@ -22,12 +22,18 @@ void Room::FitIndex(const IndexNeeds& more) {
   const index::IndexCounts counts = context_->index->Counts();
   // After a restart every page in RAM stands in one order more until it is verified, which may be
   // after the index has to make room.
-  const uint64_t unverified =
+  unverified_bytes_ =
       context_->arena->shared() ? kUnverifiedBytes * context_->arena->stats().extents : 0;
+  FitIndex({.memory_bytes = counts.memory_bytes, .table_bytes = counts.table_bytes}, more);
+}
+
+void Room::FitIndexForLeases() { FitIndex(context_->index->MemorySeen(), {}); }
+
+void Room::FitIndex(const index::MemoryCounts& counts, const IndexNeeds& more) {
   // A sixteenth is left free. Tables may take half (index/reserve.cc), and the spaces of one
   // session a quarter (cache/tables/forget_spaces.cc).
   const uint64_t wanted =
-      std::max({((counts.memory_bytes + more.bytes + unverified) / 15 + 1) * 16,
+      std::max({((counts.memory_bytes + more.bytes + unverified_bytes_) / 15 + 1) * 16,
                 2 * (counts.table_bytes + more.table_bytes), 4 * more.space_bytes});
   const uint64_t share = context_->index_share_bytes;
   const int64_t now = context_->Now();

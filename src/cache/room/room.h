@@ -45,7 +45,9 @@ class Room {
   // the arena, which empties slabs for it; where their pages are held, the share stays for now. A
   // smaller one gives the arena a slab a minute.
   void FitIndex(const IndexNeeds& more) PREFIXD_EXCLUDES(budget_mutex_);
-  void FitIndex() { FitIndex({}); }
+  void FitIndex() { FitIndex(IndexNeeds()); }
+  // As FitIndex, without a lock: by what the index was seen to need, for the leases of all.
+  void FitIndexForLeases() PREFIXD_EXCLUDES(budget_mutex_);
 
   // --- keep_limits.cc ---
   // Ends what has lived too long and gives up what is above a ceiling. Mostly it costs a look at
@@ -91,6 +93,8 @@ class Room {
   size_t MoveOut(const ram::SlabRange& slab, uint64_t may_evict);
   std::optional<block::Extent> PlaceOutside(const index::PageInfo& page, const ram::SlabRange& slab,
                                             std::vector<block::Extent>* inside);
+  void FitIndex(const index::MemoryCounts& counts, const IndexNeeds& more)
+      PREFIXD_EXCLUDES(budget_mutex_);
   // Goes a step towards `wanted_bytes`. False: the index has all that it can have now.
   bool GrowIndex(uint64_t wanted_bytes) PREFIXD_REQUIRES(budget_mutex_);
   bool EmptyCheapestSlab() PREFIXD_REQUIRES(budget_mutex_);  // false: none is in use
@@ -108,6 +112,7 @@ class Room {
   std::atomic<bool> all_backed_{false};  // no slab could be backed ahead: allocations do it
   base::Mutex budget_mutex_;             // one changes shares at a time
   std::atomic<int64_t> grow_after_us_{0}, shrink_after_us_{0};
+  std::atomic<uint64_t> unverified_bytes_{0};  // that the index may need for pages not verified yet
   // Slabs that were emptied for the index in vain since it last grew.
   std::set<uint64_t> held_slabs_ PREFIXD_GUARDED_BY(budget_mutex_);
 };

@@ -33,7 +33,7 @@ absl::StatusOr<bool> AcquireInto(Context& context, Tables& tables, Room& room, L
   PREFIXD_RETURN_IF_ERROR(CheckSelection(*space, request.groups, request.readable));
   const index::MatchOptions options = OptionsOf(request, session->slot_number());
   room.KeepLimits();
-  room.FitIndex();  // for the leases of all
+  room.FitIndexForLeases();
   Phases phases(context);
   if (request.wait_pending.count() > 0) {
     WaitForAnnounced(context, tables.sessions, request, options, *session, patience);

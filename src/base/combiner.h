@@ -1,0 +1,56 @@
+// Combiner runs short steps under a mutex that many threads want at the same time. Whoever holds
+// the mutex runs the steps of those who wait, too: what the steps touch stays in the caches of one
+// core, and a thread whose step is short need not be woken for it. (Flat combining: Hendler, Incze,
+// Shavit, Tzafrir, 2010.)
+//
+// Thread-safe. The mutex may be locked by others as well. Steps must not throw.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <type_traits>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace prefixd::base {
+
+class Combiner {
+ public:
+  // `mutex` outlives this.
+  explicit Combiner(Mutex* mutex) : mutex_(mutex) {}
+  Combiner(const Combiner&) = delete;
+  Combiner& operator=(const Combiner&) = delete;
+
+  // Runs `step` once under the mutex, on this thread or on one that holds it, and returns after it.
+  // Requires: this thread does not hold the mutex.
+  template <typename Step>
+  void Run(Step&& step) {
+    using Plain = std::remove_reference_t<Step>;
+    Waiting mine;
+    mine.run = [](void* of) { (*static_cast<Plain*>(of))(); };
+    mine.step = const_cast<void*>(static_cast<const void*>(&step));
+    RunWaiting(&mine);
+  }
+
+ private:
+  struct Waiting {
+    void (*run)(void*) = nullptr;
+    void* step = nullptr;
+    Waiting* next = nullptr;
+    std::atomic<bool> done{false};  // set last: `this` may be gone then
+  };
+
+  void RunWaiting(Waiting* mine);
+  // Runs what waits, for about kLongest. Requires: the mutex.
+  void RunOthers();
+  static void Finish(Waiting* waiting) {
+    waiting->run(waiting->step);
+    waiting->done.store(true, std::memory_order_release);
+  }
+
+  Mutex* const mutex_;
+  std::atomic<Waiting*> arrived_{nullptr};  // newest first
+  Waiting* ready_ = nullptr;                // guarded by *mutex_; oldest first
+};
+
+}  // namespace prefixd::base
