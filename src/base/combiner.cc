@@ -1,13 +1,15 @@
 #include "base/combiner.h"
 
-#include "base/spin.h"
-
 namespace prefixd::base {
 namespace {
 
 // How long one thread runs the steps of others: those who want the mutex itself wait, too.
 constexpr std::chrono::milliseconds kLongest{1};
-constexpr int kLooks = 2'000;  // 50 to 100 us
+// How long a thread looks whether its step was run, on many cores. A thread that sleeps needs tens
+// of microseconds to wake, in which nothing runs if the mutex was given to it.
+constexpr std::chrono::microseconds kLookFor{400};
+constexpr int kTryEvery = 4;     // looks: each try takes the mutex's cache line from who holds it
+constexpr int kClockEvery = 16;  // looks
 
 }  // namespace
 
@@ -22,19 +24,25 @@ void Combiner::RunWaiting(Waiting* mine) {
   while (!arrived_.compare_exchange_weak(mine->next, mine, std::memory_order_release,
                                          std::memory_order_relaxed)) {
   }
-  for (int looks = Looks(kLooks); looks > 0; --looks) {
-    if (mine->done.load(std::memory_order_acquire)) return;
-    if (mutex_->try_lock()) {
-      RunOthers();
-      mutex_->unlock();
-    }
-    Pause();
-  }
+  if (looks_ && LookFor(mine)) return;
   while (!mine->done.load(std::memory_order_acquire)) {
     mutex_->lock();
     RunOthers();
     mutex_->unlock();
   }
+}
+
+bool Combiner::LookFor(Waiting* mine) {
+  const auto end = std::chrono::steady_clock::now() + kLookFor;
+  for (int looks = 1; !mine->done.load(std::memory_order_acquire); ++looks) {
+    if (looks % kTryEvery == 0 && mutex_->try_lock()) {
+      RunOthers();
+      mutex_->unlock();
+    }
+    if (looks % kClockEvery == 0 && std::chrono::steady_clock::now() >= end) return false;
+    Pause();
+  }
+  return true;
 }
 
 void Combiner::RunOthers() {

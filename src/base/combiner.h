@@ -11,13 +11,14 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/spin.h"
 
 namespace prefixd::base {
 
 class Combiner {
  public:
-  // `mutex` outlives this.
-  explicit Combiner(Mutex* mutex) : mutex_(mutex) {}
+  // `mutex` outlives this. `looks`: a thread that waits looks for a while before it sleeps.
+  explicit Combiner(Mutex* mutex, bool looks = ManyCores()) : mutex_(mutex), looks_(looks) {}
   Combiner(const Combiner&) = delete;
   Combiner& operator=(const Combiner&) = delete;
 
@@ -41,6 +42,7 @@ class Combiner {
   };
 
   void RunWaiting(Waiting* mine);
+  bool LookFor(Waiting* mine);  // false: its step was not run in time
   // Runs what waits, for about kLongest. Requires: the mutex.
   void RunOthers();
   static void Finish(Waiting* waiting) {
@@ -49,6 +51,7 @@ class Combiner {
   }
 
   Mutex* const mutex_;
+  const bool looks_;
   std::atomic<Waiting*> arrived_{nullptr};  // newest first
   Waiting* ready_ = nullptr;                // guarded by *mutex_; oldest first
 };

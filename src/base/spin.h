@@ -13,11 +13,11 @@ inline void Pause() {
 #endif
 }
 
-// How often to look for something that another thread is about to do before sleeping. None on a
-// machine of few cores: the other thread may need this one.
-inline int Looks(int on_many_cores) {
+// Whether a thread may look again and again for what another one is about to do, instead of
+// sleeping: on a machine of few cores the other one may need this core.
+inline bool ManyCores() {
   static const bool many = std::thread::hardware_concurrency() > 4;
-  return many ? on_many_cores : 0;
+  return many;
 }
 
 }  // namespace prefixd::base

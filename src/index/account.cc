@@ -94,6 +94,11 @@ void PrefixIndex::Impl::Reorder(Node& node) {
   }
 }
 
+bool PrefixIndex::Impl::InNoOrder(const Node& node) {
+  return node.space()->regular && node.in_evict_order == EvictPlace::kNone &&
+         !node.in_spill_order && !node.in_unverified_order;
+}
+
 void PrefixIndex::Impl::SetStamp(Node& node, int64_t stamp) {
   eviction->Put(node, EvictPlace::kNone);
   if (node.in_spill_order) node.in_spill_order = PutInto(spill_order, node, false);

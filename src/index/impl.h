@@ -161,6 +161,7 @@ struct PrefixIndex::Impl {
   };
   void Refresh(Node& node) PREFIXD_REQUIRES(mutex);
   void Reorder(Node& node) PREFIXD_REQUIRES(mutex);
+  static bool InNoOrder(const Node& node);
   // Returns where the node belongs in the order of eviction. `pages`: CountPages(node).
   EvictPlace PlaceOf(const Node& node, const PageCounts& pages) const PREFIXD_REQUIRES(mutex);
   // Takes the node out of every order by stamp; the caller calls Reorder afterwards.

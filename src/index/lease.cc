@@ -134,7 +134,8 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages) {
     if (!there || !node->in_tree) {
       Settle(node);
     } else {
-      Reorder(*node);
+      // Holders matter to the order of eviction alone, and a parent of blocks in RAM is not in it.
+      if (!node->space()->regular || node->children().ram() == 0) Reorder(*node);
       Merge(*node);
     }
   }

@@ -1,0 +1,111 @@
+#include "base/combiner.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace prefixd::base {
+namespace {
+
+constexpr int kThreads = 8, kSteps = 20'000;
+
+// By whether threads that wait look or sleep.
+class CombinerTest : public testing::TestWithParam<bool> {
+ protected:
+  Mutex mutex_;
+  Combiner combiner_{&mutex_, GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(LooksAndSleeps, CombinerTest, testing::Bool());
+
+// Starts all threads at one time and waits for their end.
+template <typename Work>
+void OnThreads(Work work) {
+  std::atomic<int> waiting{kThreads};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (--waiting; waiting > 0;) std::this_thread::yield();
+      work(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(CombinerTest, RunsEachStepOnceAndOneAtATime) {
+  int in_step = 0, sum = 0;  // the mutex guards them
+  OnThreads([&](int) {
+    for (int step = 0; step < kSteps; ++step) {
+      bool ran = false;
+      combiner_.Run([&] {
+        EXPECT_EQ(++in_step, 1);
+        EXPECT_FALSE(ran);
+        ran = true;
+        ++sum;
+        --in_step;
+      });
+      ASSERT_TRUE(ran) << "Run returns after its step";
+    }
+  });
+  EXPECT_EQ(sum, kThreads * kSteps);
+}
+
+TEST_P(CombinerTest, StepsAndOthersThatLockTheMutexNeverMeet) {
+  int in_step = 0, sum = 0;
+  OnThreads([&](int thread) {
+    for (int step = 0; step < kSteps; ++step) {
+      const auto count = [&] {
+        EXPECT_EQ(++in_step, 1);
+        ++sum;
+        --in_step;
+      };
+      if (thread % 2 == 0) {
+        combiner_.Run(count);
+      } else {
+        const MutexLock lock(mutex_);
+        count();
+      }
+    }
+  });
+  EXPECT_EQ(sum, kThreads * kSteps);
+}
+
+TEST_P(CombinerTest, AStepThatCameWhileSomebodyHeldTheMutexRunsWhenItIsFree) {
+  int ran = 0;
+  std::thread waits;
+  std::atomic<bool> began{false};
+  {
+    const MutexLock lock(mutex_);
+    waits = std::thread([&] {
+      began = true;
+      combiner_.Run([&] { ++ran; });
+    });
+    while (!began) std::this_thread::yield();
+    EXPECT_EQ(ran, 0);
+  }
+  waits.join();
+  EXPECT_EQ(ran, 1);
+}
+
+TEST_P(CombinerTest, AllThatWaitedRunWhenTheMutexIsFree) {
+  std::vector<std::thread> threads;
+  std::atomic<int> began{0};
+  std::vector<int> order;
+  {
+    const MutexLock lock(mutex_);
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        ++began;
+        combiner_.Run([&] { order.push_back(i); });
+      });
+    }
+    while (began < kThreads) std::this_thread::yield();
+    EXPECT_TRUE(order.empty());
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(order.size(), static_cast<size_t>(kThreads));
+}
+
+}  // namespace
+}  // namespace prefixd::base
