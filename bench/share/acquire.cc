@@ -113,8 +113,9 @@ std::optional<Prefixes> StoreAll(Bench& bench, RawSession& session, uint32_t lon
   if (!bench.Check(small_space.ok() && large_space.ok(),
                    "open: " + small_space.status().ToString()))
     return std::nullopt;
+  // By Put: a block of the large model is more than the staging that one session gets.
   const auto store = [&](const PageSource& source, const RawSequence& sequence) {
-    absl::Status status = StoreStaged(session, source, sequence);
+    absl::Status status = StorePut(session, source, sequence);
     v1::Answer answer;
     if (status.ok()) status = AcquireAndCompare(session, source, sequence, &answer);
     if (status.ok()) status = session.Release({answer.lease()});
