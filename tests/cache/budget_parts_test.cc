@@ -250,6 +250,27 @@ TEST_F(BudgetPartsTest, TheIndexGrowsBesideLeasedPages) {
   EXPECT_EQ(cache_->GetStats().leased_bytes, leased);
 }
 
+// Nothing is stored meanwhile, and nobody asks for stats.
+TEST_F(BudgetPartsTest, TheIndexGrowsForLeasesAlone) {
+  Open(RamOnly(512 * kMiB));
+  const uint64_t before = Share("index");
+  const block::SpaceHandle space = OpenSpace(TinyBlocks());
+  const Tokens tokens = RandomTokens(1, 160'000);
+  ASSERT_TRUE(StoreZeros(TinyBlocks(), space, tokens).ok());
+  ASSERT_EQ(Share("index"), before);
+  const block::SessionId other = SessionWith(TinyBlocks(), "other");
+  for (int lease = 0; lease < 5; ++lease) {  // of one session, the quota does not allow more
+    for (const block::SessionId session : {session_, other}) {
+      const auto acquired = cache_->Acquire(
+          session, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}},
+          In(5'000));
+      ASSERT_TRUE(acquired.ok()) << acquired.status();
+      ASSERT_EQ(acquired->match.restorable_tokens, tokens.size());
+    }
+  }
+  EXPECT_GT(Share("index"), before);
+}
+
 // Announcements take memory of the index before a page arrives.
 TEST_F(BudgetPartsTest, TheIndexGrowsForReservations) {
   Open(RamOnly(512 * kMiB));
