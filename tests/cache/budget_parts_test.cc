@@ -261,11 +261,30 @@ TEST_F(BudgetPartsTest, TheIndexGrowsForLeasesAlone) {
   const block::SessionId other = SessionWith(TinyBlocks(), "other");
   for (int lease = 0; lease < 5; ++lease) {  // of one session, the quota does not allow more
     for (const block::SessionId session : {session_, other}) {
-      const auto acquired = cache_->Acquire(
-          session, {.space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}},
-          In(5'000));
+      const cache::Request request{
+          .space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}};
+      const auto acquired = cache_->Acquire(session, request, In(5'000));
       ASSERT_TRUE(acquired.ok()) << acquired.status();
       ASSERT_EQ(acquired->match.restorable_tokens, tokens.size());
+    }
+  }
+  EXPECT_GT(Share("index"), before);
+}
+
+TEST_F(BudgetPartsTest, TheIndexGrowsForLeasesOfSets) {
+  Open(RamOnly(512 * kMiB));
+  const uint64_t before = Share("index");
+  const block::SpaceHandle space = OpenSpace(TinyBlocks());
+  const Tokens tokens = RandomTokens(1, 160'000);
+  ASSERT_TRUE(StoreZeros(TinyBlocks(), space, tokens).ok());
+  const block::SessionId other = SessionWith(TinyBlocks(), "other");
+  const cache::Request request{
+      .space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}};
+  const std::vector<cache::Request> both{request, request};
+  for (int set = 0; set < 3; ++set) {
+    for (const block::SessionId session : {session_, other}) {
+      const auto acquired = cache_->AcquireSet(session, both, In(5'000));
+      ASSERT_TRUE(acquired.ok()) << acquired.status();
     }
   }
   EXPECT_GT(Share("index"), before);

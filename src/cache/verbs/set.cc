@@ -68,6 +68,7 @@ absl::StatusOr<std::vector<Acquired>> AcquireSet(Context& context, Tables& table
   PREFIXD_ASSIGN_OR_RETURN(const std::vector<SetMember> members,
                            MembersOf(tables.spaces, *session, requests, session->slot_number()));
   room.KeepLimits();
+  room.FitIndexForLeases();
   Phases phases(context);
   for (const SetMember& member : members) {
     if (member.request->wait_pending.count() == 0) continue;
