@@ -1,5 +1,7 @@
 #include "base/combiner.h"
 
+#include <chrono>
+
 namespace prefixd::base {
 namespace {
 
@@ -13,19 +15,20 @@ constexpr int kClockEvery = 16;  // looks
 
 }  // namespace
 
-void Combiner::RunWaiting(Waiting* mine) {
+void Combiner::Run(absl::FunctionRef<void()> step) {
   if (mutex_->try_lock()) {
-    Finish(mine);
+    step();
     RunOthers();
     mutex_->unlock();
     return;
   }
-  mine->next = arrived_.load(std::memory_order_relaxed);
-  while (!arrived_.compare_exchange_weak(mine->next, mine, std::memory_order_release,
+  Waiting mine{.step = step};
+  mine.next = arrived_.load(std::memory_order_relaxed);
+  while (!arrived_.compare_exchange_weak(mine.next, &mine, std::memory_order_release,
                                          std::memory_order_relaxed)) {
   }
-  if (looks_ && LookFor(mine)) return;
-  while (!mine->done.load(std::memory_order_acquire)) {
+  if (looks_ && LookFor(&mine)) return;
+  while (!mine.done.load(std::memory_order_acquire)) {
     mutex_->lock();
     RunOthers();
     mutex_->unlock();

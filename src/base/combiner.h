@@ -6,9 +6,8 @@
 // Thread-safe. The mutex may be locked by others as well. Steps must not throw.
 #pragma once
 #include <atomic>
-#include <chrono>
-#include <type_traits>
-#include <utility>
+
+#include "absl/functional/function_ref.h"
 
 #include "base/mutex.h"
 #include "base/spin.h"
@@ -24,29 +23,20 @@ class Combiner {
 
   // Runs `step` once under the mutex, on this thread or on one that holds it, and returns after it.
   // Requires: this thread does not hold the mutex.
-  template <typename Step>
-  void Run(Step&& step) {
-    using Plain = std::remove_reference_t<Step>;
-    Waiting mine;
-    mine.run = [](void* of) { (*static_cast<Plain*>(of))(); };
-    mine.step = const_cast<void*>(static_cast<const void*>(&step));
-    RunWaiting(&mine);
-  }
+  void Run(absl::FunctionRef<void()> step);
 
  private:
   struct Waiting {
-    void (*run)(void*) = nullptr;
-    void* step = nullptr;
+    absl::FunctionRef<void()> step;
     Waiting* next = nullptr;
     std::atomic<bool> done{false};  // set last: `this` may be gone then
   };
 
-  void RunWaiting(Waiting* mine);
   bool LookFor(Waiting* mine);  // false: its step was not run in time
   // Runs what waits, for about kLongest. Requires: the mutex.
   void RunOthers();
   static void Finish(Waiting* waiting) {
-    waiting->run(waiting->step);
+    waiting->step();
     waiting->done.store(true, std::memory_order_release);
   }
 
