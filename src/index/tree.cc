@@ -232,12 +232,9 @@ void PrefixIndex::Impl::StampPath(Node* leaf) {
   ages.NoteStamp(next_stamp);
   // Leaf first, so that in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent()) {
-    if (InNoOrder(*node)) {  // a hold takes no block into an order
-      node->stamp = next_stamp++;
-      continue;
-    }
+    const bool ordered = !InNoOrder(*node);
     SetStamp(*node, next_stamp++);
-    Reorder(*node);
+    if (ordered) Reorder(*node);  // a hold puts no block into an order
   }
 }
 
