@@ -15,7 +15,7 @@ import sys
 import time
 
 BENCH = pathlib.Path(__file__).resolve().parent
-WORKLOADS = ("share", "ssd", "kernels", "trace", "hostile", "quality", "kv-cache", "engines", "remote", "fleet")
+WORKLOADS = ("share", "ssd", "kernels", "trace", "hits", "hostile", "quality", "kv-cache", "engines", "remote", "fleet")
 # Rows that have no target and are shown all the same, by how their names begin. A workload that is not here shows those of
 # its figures alone that have one.
 ROWS = {"kernels": ("decode of ", "fused ", "cascade "), "quality": ("",), "kv-cache": ("",), "engines": ("",),

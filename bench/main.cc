@@ -33,7 +33,7 @@ constexpr Workload kWorkloads[] = {
      RunShare},
     {"quality", "what KV formats cost a real model on held-out text", RunQuality},
     {"trace", "real workloads: hit rate by tier, SSD writes, beside a simulated policy", RunTrace},
-    {"hits", "how many hits a second many workers get, alone and while they store", RunHits},
+    {"hits", "hits a second that many workers get, and what is left while they store", RunHits},
     {"hostile", "a quiet client beside the worst legal requests of others", RunHostile},
     {"engines", "vLLM alone, with prefixd and with LMCache: time to the first token", RunEngines},
     {"ssd", "spill, restore, churn, restart against a raw disk: every promised figure", RunSsd},

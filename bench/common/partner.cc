@@ -125,6 +125,12 @@ void TellParent(const nlohmann::json& answer) {
   std::fflush(stdout);
 }
 
+nlohmann::json GoodAnswer(Bench& bench, const absl::StatusOr<nlohmann::json>& answer) {
+  if (!bench.Check(answer.ok(), answer.status().ToString())) return nullptr;
+  const std::string error = answer->at("error");
+  return bench.Check(error.empty(), error) ? *answer : nlohmann::json();
+}
+
 int RunChild(const std::string& role, const std::string& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const nlohmann::json json = nlohmann::json::parse(plan, nullptr, false);

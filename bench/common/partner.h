@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
+#include "bench/common/bench.h"
+
 namespace prefixd::bench {
 
 class Partner {
@@ -47,6 +49,10 @@ bool HearParent(std::string* line);
 // Whether the parent has said something or is gone: HearParent would not wait.
 bool ParentWaits();
 void TellParent(const nlohmann::json& answer);
+
+// Returns what a partner answered; null, and a failed check, if it did not answer or its "error" is
+// not empty.
+nlohmann::json GoodAnswer(Bench& bench, const absl::StatusOr<nlohmann::json>& answer);
 
 // What main() does with --child ROLE PLAN. Ends with the parent.
 int RunChild(const std::string& role, const std::string& plan);

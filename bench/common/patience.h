@@ -4,6 +4,6 @@
 
 namespace prefixd::bench {
 
-inline constexpr std::chrono::seconds kPatience{300};
+inline constexpr std::chrono::seconds kPatience{120};
 
 }  // namespace prefixd::bench

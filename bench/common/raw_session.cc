@@ -15,8 +15,6 @@
 #include "wire/target.h"
 
 namespace prefixd::bench {
-namespace {}  // namespace
-
 void SetDeadline(grpc::ClientContext* context, std::chrono::milliseconds patience) {
   context->set_deadline(std::chrono::system_clock::now() + patience);
 }

@@ -15,8 +15,8 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr std::chrono::minutes kScriptPatience{
-    30};  // vLLM is installed first, where it is not there
+// The script installs vLLM first where it is not there.
+constexpr std::chrono::minutes kScriptPatience{30};
 constexpr uint64_t kJudgedTokens = 4000;
 // For prompts of kJudgedTokens: the time to the first token, and its ratio to that of the same
 // engine's own cache, by name.

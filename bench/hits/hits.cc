@@ -26,7 +26,7 @@ constexpr uint64_t kSeed = 1;
 constexpr uint32_t kShort = 2'048, kLong = 32'768;
 constexpr uint64_t kCores = 16, kWorkers = 14;  // of the targets
 
-// One way to ask, and its targets on kCores cores.
+// A load is one way to ask. Its targets are those of kWorkers workers on kCores cores.
 struct Load {
   std::string name;
   uint32_t tokens = 0;
@@ -36,8 +36,9 @@ struct Load {
   double p99_us = 0;        // at most; 0: no target
 };
 
-// Of all workers that asked at the same time.
+// What the workers that asked at the same time saw, taken together.
 struct Seen {
+  uint64_t hits = 0;
   double hits_per_s = 0, stores_per_s = 0;
   double p50_us = 0, p99_us = 0;
   double prefixd_cores = 0;
@@ -59,9 +60,8 @@ class Workers {
     return std::all_of(workers_.begin(), workers_.end(),
                        [this](const auto& worker) { return !Hear(*worker).is_null(); });
   }
-  uint64_t count() const { return workers_.size(); }
 
-  // The first `count` of them, for `us`.
+  // Lets the first `count` workers ask for `us`. Returns false if one of them failed.
   bool Ask(uint64_t count, const Load& load, double us, Seen* seen) {
     const double start = NowMicros(), cpu = CpuMicros(daemon_.process->pid());
     const nlohmann::json order{{"tokens", load.tokens}, {"us", us}, {"stores", load.stores}};
@@ -71,6 +71,7 @@ class Workers {
       const nlohmann::json answer = Hear(*workers_[i]);
       if (answer.is_null()) return false;
       const std::vector<double> own = answer.at("hits_us");
+      seen->hits += own.size();
       const double seconds = answer.at("us").get<double>() / 1e6;
       seen->hits_per_s += static_cast<double>(own.size()) / seconds;
       seen->stores_per_s += answer.at("stored").get<double>() / seconds;
@@ -83,13 +84,7 @@ class Workers {
   }
 
  private:
-  // null when it is an error.
-  nlohmann::json Hear(Partner& worker) {
-    const absl::StatusOr<nlohmann::json> answer = worker.Hear(kPatience);
-    if (!bench_.Check(answer.ok(), answer.status().ToString())) return nullptr;
-    const std::string error = answer->at("error");
-    return bench_.Check(error.empty(), error) ? *answer : nlohmann::json();
-  }
+  nlohmann::json Hear(Partner& worker) { return GoodAnswer(bench_, worker.Hear(kPatience)); }
 
   Bench& bench_;
   SharedDaemon& daemon_;
@@ -108,7 +103,6 @@ void Report(Bench& bench, const Load& load, uint64_t workers, const Seen& seen) 
 void JudgeAll(Bench& bench, const Load& load, uint64_t workers, const Seen& alone,
               const Seen& together) {
   const std::string name = absl::StrCat(load.name, ", ", workers, " workers");
-  const auto runs = static_cast<uint64_t>(together.hits_per_s);
   bench.Judge({.name = name + ", hits a second",
                .ours = absl::StrFormat("%.0f a second", together.hits_per_s),
                .reference = absl::StrFormat("one alone %.0f", alone.hits_per_s),
@@ -117,25 +111,19 @@ void JudgeAll(Bench& bench, const Load& load, uint64_t workers, const Seen& alon
                .at_most = false,
                .limit = load.hits_per_s,
                .unit = " a second",
-               .runs = runs});
-  if (load.p99_of_alone > 0) {
-    bench.Judge({.name = name + ", p99",
-                 .ours = "p99 " + MicrosText(together.p99_us),
-                 .reference = "one alone p99 " + MicrosText(alone.p99_us),
-                 .seen = together.p99_us / alone.p99_us,
-                 .limit = load.p99_of_alone,
-                 .runs = runs});
-  }
-  if (load.p99_us > 0) {
-    bench.Judge({.name = name + ", p99",
-                 .ours = "p99 " + MicrosText(together.p99_us),
-                 .reference = "one alone p99 " + MicrosText(alone.p99_us),
-                 .measure = "p99",
-                 .seen = together.p99_us,
-                 .limit = load.p99_us,
-                 .unit = " us",
-                 .runs = runs});
-  }
+               .runs = together.hits});
+  Target p99{.name = name + ", p99",
+             .ours = "p99 " + MicrosText(together.p99_us),
+             .reference = "one alone p99 " + MicrosText(alone.p99_us),
+             .seen = together.p99_us / alone.p99_us,
+             .limit = load.p99_of_alone,
+             .runs = together.hits};
+  if (load.p99_of_alone > 0) bench.Judge(p99);
+  p99.measure = "p99";
+  p99.seen = together.p99_us;
+  p99.limit = load.p99_us;
+  p99.unit = " us";
+  if (load.p99_us > 0) bench.Judge(p99);
 }
 
 bool StorePrefix(Bench& bench, const std::string& address, uint32_t tokens) {

@@ -33,7 +33,7 @@ class HitsWorker {
   HitsWorker(Space space, uint64_t number, std::vector<uint32_t> tokens)
       : space_(std::move(space)), number_(number), tokens_(std::move(tokens)) {}
 
-  // Every byte of a page is compared once, before anything is timed.
+  // Compares the last block once, before anything is timed.
   std::string Verify() {
     const auto size = static_cast<uint32_t>(tokens_.size());
     Lease lease = space_.Acquire(tokens_, {.deadline = kPatience});

@@ -32,17 +32,17 @@ class Readers {
       readers_.push_back(*std::move(reader));
     }
     for (const auto& reader : readers_) {
-      if (Good(reader->Hear(kPatience)).is_null()) return false;
+      if (GoodAnswer(bench_, reader->Hear(kPatience)).is_null()) return false;
     }
     return true;
   }
   nlohmann::json Ask(size_t reader, const std::string& order) {
-    return Good(readers_[reader]->Ask(order, kPatience));
+    return GoodAnswer(bench_, readers_[reader]->Ask(order, kPatience));
   }
   bool AskAll(const std::string& order) {
     for (const auto& reader : readers_) reader->Say(order);
     for (const auto& reader : readers_) {
-      if (Good(reader->Hear(kPatience)).is_null()) return false;
+      if (GoodAnswer(bench_, reader->Hear(kPatience)).is_null()) return false;
     }
     return true;
   }
@@ -53,13 +53,6 @@ class Readers {
   }
 
  private:
-  // null when it is an error.
-  nlohmann::json Good(const absl::StatusOr<nlohmann::json>& answer) {
-    if (!bench_.Check(answer.ok(), answer.status().ToString())) return nullptr;
-    const std::string error = answer->at("error");
-    return bench_.Check(error.empty(), error) ? *answer : nlohmann::json();
-  }
-
   Bench& bench_;
   SharedDaemon& daemon_;
   std::vector<std::unique_ptr<Partner>> readers_;
