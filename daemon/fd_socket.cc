@@ -60,9 +60,9 @@ void Send(int fd, std::string_view message, const std::vector<int>& files) {
   }
 }
 
-// Answers a peer's message. The caller then closes the connection.
-void Answer(int fd, const os::MessageReader& message, const std::string& path,
-            const FdSocket::OpenFiles& open) {
+// Answers a peer's message. Returns the session whose files it got; none if it was refused.
+block::SessionId Answer(int fd, const os::MessageReader& message, const std::string& path,
+                        const FdSocket::OpenFiles& open) {
   cache::SessionKey key{};
   absl::StatusOr<cache::SessionFiles> files = absl::InvalidArgumentError(absl::StrCat(
       "fd socket: a key has ", key.size(), " bytes, this message ", message.sent_bytes()));
@@ -74,7 +74,8 @@ void Answer(int fd, const os::MessageReader& message, const std::string& path,
   if (!files.ok()) {
     const std::string why(files.status().message());
     spdlog::info("fd socket refused {}", why);
-    return Send(fd, why, {});
+    Send(fd, why, {});
+    return {};
   }
   std::vector<int> descriptors;
   for (const int file : {files->arena, files->lock, files->staging}) {
@@ -82,6 +83,7 @@ void Answer(int fd, const os::MessageReader& message, const std::string& path,
   }
   Send(fd, message.bytes(), descriptors);
   for (const int file : descriptors) ::close(file);
+  return files->session;
 }
 
 }  // namespace
@@ -95,8 +97,8 @@ std::string FdSocketPath(const std::string& socket) {
 // The work of the socket's thread.
 class FdSocket::Server {
  public:
-  Server(const std::string& path, int listener, int wake, const OpenFiles& open)
-      : path_(path), listener_(listener), wake_(wake), open_(open) {}
+  Server(const std::string& path, int listener, int wake, const Calls& calls)
+      : path_(path), listener_(listener), wake_(wake), calls_(calls) {}
 
   void Run() {
     for (;;) {
@@ -131,7 +133,9 @@ class FdSocket::Server {
   bool Serve(Peer* peer) {
     const os::MessageReader::Got got = peer->message.Read(peer->socket.get());
     if (got == os::MessageReader::Got::kMessage) {
-      Answer(peer->socket.get(), peer->message, path_, open_);
+      const block::SessionId session =
+          Answer(peer->socket.get(), peer->message, path_, calls_.open);
+      if (session && calls_.keep != nullptr) calls_.keep(std::move(peer->socket), session);
     }
     return got == os::MessageReader::Got::kMore && Clock::now() < peer->end;
   }
@@ -152,23 +156,23 @@ class FdSocket::Server {
   const std::string& path_;
   const int listener_;
   const int wake_;
-  const OpenFiles& open_;
+  const Calls& calls_;
   std::vector<std::unique_ptr<Peer>> peers_;
 };
 
-absl::StatusOr<std::unique_ptr<FdSocket>> FdSocket::Listen(const std::string& path,
-                                                           OpenFiles open) {
+absl::StatusOr<std::unique_ptr<FdSocket>> FdSocket::Listen(const std::string& path, Calls calls) {
   PREFIXD_ASSIGN_OR_RETURN(SocketGuard guard, SocketGuard::Claim(path));
   PREFIXD_ASSIGN_OR_RETURN(const int listener, ListenAt(path, os::MessageSocketType()));
-  return std::unique_ptr<FdSocket>(new FdSocket(std::move(guard), path, listener, std::move(open)));
+  return std::unique_ptr<FdSocket>(
+      new FdSocket(std::move(guard), path, listener, std::move(calls)));
 }
 
-FdSocket::FdSocket(SocketGuard guard, std::string path, int listener, OpenFiles open)
+FdSocket::FdSocket(SocketGuard guard, std::string path, int listener, Calls calls)
     : guard_(std::move(guard)),
       path_(std::move(path)),
       listener_(listener),
-      open_(std::move(open)),
-      thread_([this] { Server(path_, listener_, wake_.fd(), open_).Run(); }) {}
+      calls_(std::move(calls)),
+      thread_([this] { Server(path_, listener_, wake_.fd(), calls_).Run(); }) {}
 
 FdSocket::~FdSocket() {
   wake_.Set();

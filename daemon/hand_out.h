@@ -61,8 +61,9 @@ class HandOut {
 // Names the call for which the cache does something.
 struct Caller {
   HandOut* hand_out;
-  const grpc::ServerContextBase* context;
-  CallTrace* trace;  // null: not traced
+  const grpc::ServerContextBase* context;  // null: a direct call (direct_calls.h)
+  CallTrace* trace;                        // null: not traced
+  block::SessionId session() const { return hand_out->session(); }
 };
 
 // What a call asks for.

@@ -56,8 +56,16 @@ void WriteAcquired(const cache::Acquired& acquired, v1::Answer* answer) {
   if (!acquired.table.groups.empty()) wire::ToProto(acquired.table, answer->mutable_table());
 }
 
-absl::Status EndOfAcquire(const HandOutCall& call, uint64_t epoch, v1::AcquireReply* reply) {
-  if (call.context().IsCancelled())
+cache::Patience PatienceOf(HandOutCall* call) {
+  return {DeadlineOf(call->context(), kMaxWait), call->gave_up()};
+}
+
+std::string NoteOfTrace(const Caller& caller) {
+  return caller.context == nullptr ? "" : TraceIdNote(*caller.context);
+}
+
+absl::Status EndOfAcquire(const Caller& caller, uint64_t epoch, v1::AcquireReply* reply) {
+  if (caller.context != nullptr && caller.context->IsCancelled())
     return absl::CancelledError("acquire: the worker stopped waiting");
   reply->set_epoch(epoch);
   return absl::OkStatus();
@@ -167,17 +175,18 @@ PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const
       context, {.name = "rpc.acquire", .has_tokens = true}, request, reply, [this](auto* call) {
         const auto items = std::make_shared<Items>();
         const auto answer = [=, this] {
-          return AnswerItems(*call->request(), *items, call, call->reply());
+          return AnswerItems(*call->request(), *items, PatienceOf(call), call->caller(),
+                             call->reply());
         };
         const auto bring = [=, this] {
-          BringAll(call, *items);
+          BringAll(call->caller(), *items);
           return answer();
         };
         const auto here = [=, this]() -> std::optional<absl::Status> {
-          const absl::Status taken = TakeAcquire(call->request(), call, items.get());
+          const absl::Status taken = TakeAcquire(call->request(), items.get());
           if (!taken.ok()) return taken;
-          if (!cache_->has_remote()) return answer();
-          return AnswerHere(*call->request(), *items, call, call->reply());
+          return AnswerHere(*call->request(), *items, PatienceOf(call), call->caller(),
+                            call->reply());
         };
         if (!WaitsForPending(*call->request())) {
           return dispatch_->QuickOrPending(call, here, bring, answer);
@@ -189,57 +198,68 @@ PrefixCacheService::Reactor* PrefixCacheService::Acquire(Context* context, const
       });
 }
 
-absl::Status PrefixCacheService::TakeAcquire(v1::AcquireRequest* request, HandOutCall* call,
-                                             Items* items) {
+absl::Status PrefixCacheService::DoAcquire(v1::AcquireRequest* request,
+                                           const cache::Patience& patience, const Caller& caller,
+                                           v1::AcquireReply* reply) {
+  Items items;
+  PREFIXD_RETURN_IF_ERROR(TakeAcquire(request, &items));
+  if (const auto status = AnswerHere(*request, items, patience, caller, reply)) return *status;
+  BringAll(caller, items);
+  return AnswerItems(*request, items, patience, caller, reply);
+}
+
+absl::Status PrefixCacheService::TakeAcquire(v1::AcquireRequest* request, Items* items) {
   PREFIXD_ASSIGN_OR_RETURN(*items,
                            wire::TakeItems(request, dispatch_->token_limit().unfolded_bytes));
-  return ReleaseAll(cache_, call->session(), request->release());
+  return ReleaseAll(cache_, {request->session()}, request->release());
 }
 
 std::optional<absl::Status> PrefixCacheService::AnswerHere(const v1::AcquireRequest& request,
-                                                           Items& items, HandOutCall* call,
+                                                           Items& items,
+                                                           const cache::Patience& patience,
+                                                           const Caller& caller,
                                                            v1::AcquireReply* reply) {
-  if (items.empty()) return AnswerItems(request, items, call, reply);
+  if (!cache_->has_remote() || items.empty())
+    return AnswerItems(request, items, patience, caller, reply);
   if (items.size() > 1) return std::nullopt;
-  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<std::optional<cache::Acquired>> acquired =
-      cache_->AcquireHere(call->session(), items.front(), patience);
+      cache_->AcquireHere(caller.session(), items.front(), patience);
   if (!acquired.ok()) return acquired.status();
   if (!acquired->has_value()) return std::nullopt;
-  AnswerSet(request, 0, items, {&**acquired, 1}, start, call, reply);
-  return EndOfAcquire(*call, cache_->epoch(), reply);
+  AnswerSet(request, 0, items, {&**acquired, 1}, start, caller, reply);
+  return EndOfAcquire(caller, cache_->epoch(), reply);
 }
 
 // A store that does not answer is a miss: the local answer stands.
-void PrefixCacheService::BringAll(HandOutCall* call, Items& items) {
+void PrefixCacheService::BringAll(const Caller& caller, Items& items) {
   for (cache::Request& item : items) {
     const auto start = std::chrono::steady_clock::now();
-    cache_->Bring(call->session(), item).IgnoreError();
+    cache_->Bring(caller.session(), item).IgnoreError();
     item.remote_us = MicrosSince(start);
-    if (call->trace() != nullptr)
-      call->trace()->Phase("prefixd.remote", start, std::chrono::steady_clock::now());
+    if (caller.trace != nullptr)
+      caller.trace->Phase("prefixd.remote", start, std::chrono::steady_clock::now());
   }
 }
 
 void PrefixCacheService::AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
                                    std::span<const cache::Acquired> set, TraceTime start,
-                                   HandOutCall* call, v1::AcquireReply* reply) {
+                                   const Caller& caller, v1::AcquireReply* reply) {
   const uint64_t micros = MicrosSince(start);
-  if (call->trace() != nullptr)
-    call->trace()->Acquired(std::span(items).subspan(begin, set.size()), set, start);
-  for (const cache::Acquired& acquired : set) call->hand_out()->Add(acquired.lease);
+  if (caller.trace != nullptr)
+    caller.trace->Acquired(std::span(items).subspan(begin, set.size()), set, start);
+  for (const cache::Acquired& acquired : set) caller.hand_out->Add(acquired.lease);
   for (size_t i = 0; i < set.size(); ++i) {
     const v1::AcquireRequest::Item& from = request.items(static_cast<int>(begin + i));
     v1::Answer* answer = reply->add_answers();
     WriteAcquired(set[i], answer);
-    LogAcquire(items[begin + i], set[i], micros, call->context());
+    LogAcquire(items[begin + i], set[i], micros, caller);
     if (!from.reserve()) continue;
     const auto asked = std::chrono::steady_clock::now();
-    ReserveIn(from, std::move(items[begin + i]), call->session(), answer);
-    if (call->trace() != nullptr)
-      call->trace()->Phase("prefixd.reserve", asked, std::chrono::steady_clock::now());
-    call->hand_out()->Add(block::ReservationId{answer->reserved().reservation()});
+    ReserveIn(from, std::move(items[begin + i]), caller.session(), answer);
+    if (caller.trace != nullptr)
+      caller.trace->Phase("prefixd.reserve", asked, std::chrono::steady_clock::now());
+    caller.hand_out->Add(block::ReservationId{answer->reserved().reservation()});
   }
 }
 
@@ -250,26 +270,26 @@ bool PrefixCacheService::CountIfSlow(uint64_t micros) {
 }
 
 void PrefixCacheService::LogAcquire(const cache::Request& request, const cache::Acquired& acquired,
-                                    uint64_t micros, const Context& context) {
+                                    uint64_t micros, const Caller& caller) {
   if (CountIfSlow(OwnMicros(request, acquired, micros))) {
-    spdlog::warn("{}{}", SlowLine(request, acquired, micros), TraceIdNote(context));
+    spdlog::warn("{}{}", SlowLine(request, acquired, micros), NoteOfTrace(caller));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", AcquireLine(request, acquired, micros));
   }
 }
 
 absl::Status PrefixCacheService::AnswerItems(const v1::AcquireRequest& request, Items& items,
-                                             HandOutCall* call, v1::AcquireReply* reply) {
-  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
+                                             const cache::Patience& patience, const Caller& caller,
+                                             v1::AcquireReply* reply) {
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
     end = wire::EndOfSet(request, begin);
     const auto start = std::chrono::steady_clock::now();
     PREFIXD_ASSIGN_OR_RETURN(
         const std::vector<cache::Acquired> set,
-        AcquireItems(call->session(), std::span(items).subspan(begin, end - begin), patience));
-    AnswerSet(request, begin, items, set, start, call, reply);
+        AcquireItems(caller.session(), std::span(items).subspan(begin, end - begin), patience));
+    AnswerSet(request, begin, items, set, start, caller, reply);
   }
-  return EndOfAcquire(*call, cache_->epoch(), reply);
+  return EndOfAcquire(caller, cache_->epoch(), reply);
 }
 
 absl::StatusOr<std::vector<cache::Acquired>> PrefixCacheService::AcquireItems(
@@ -316,7 +336,7 @@ absl::Status PrefixCacheService::DoPrefetch(v1::AcquireRequest* request, bool br
                              cache_->MatchSet({request->session()}, set));
     for (cache::Request& item : set) item.max_tokens = answers.front().restorable_tokens;
   }
-  if (bring) BringAll(call, items);
+  if (bring) BringAll(call->caller(), items);
   for (const cache::Request& item : items) {
     PREFIXD_ASSIGN_OR_RETURN(const cache::Prefetched hint,
                              cache_->Prefetch({request->session()}, item));
@@ -333,14 +353,12 @@ PrefixCacheService::Reactor* PrefixCacheService::Release(Context* context, const
                                                          Message* reply) {
   return dispatch_->Serve<v1::ReleaseRequest, v1::Ack>(
       context, {"rpc.release"}, request, reply, [this](auto* call) {
-        dispatch_->Now(call, [=, this] {
-          call->reply()->set_epoch(cache_->epoch());
-          return DoRelease(*call->request());
-        });
+        dispatch_->Now(call, [=, this] { return DoRelease(*call->request(), call->reply()); });
       });
 }
 
-absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request) {
+absl::Status PrefixCacheService::DoRelease(const v1::ReleaseRequest& request, v1::Ack* reply) {
+  reply->set_epoch(cache_->epoch());
   return ReleaseAll(cache_, {request.session()}, request.release());
 }
 
@@ -374,8 +392,7 @@ PrefixCacheService::Reactor* PrefixCacheService::Commit(Context* context, const 
       context, {"rpc.commit"}, request, reply, [this](auto* call) {
         const v1::CommitRequest& wanted = *call->request();
         const auto work = [=, this, running = dispatch_->Running()] {
-          const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
-          return DoCommit(*call->request(), patience, call->caller(), call->reply());
+          return DoCommit(*call->request(), PatienceOf(call), call->caller(), call->reply());
         };
         const bool quick =
             StagedPages(wanted) <= kFewPages && wanted.durability() != v1::DURABILITY_SSD;
@@ -398,7 +415,7 @@ absl::Status PrefixCacheService::DoCommit(const v1::CommitRequest& request,
   const uint64_t micros = MicrosSince(start);
   if (CountIfSlow(micros)) {
     spdlog::warn("slow: {}{}", CommitLine(commit, answer, cache_->GetHoldings(), micros),
-                 TraceIdNote(*caller.context));
+                 NoteOfTrace(caller));
   } else if (spdlog::should_log(spdlog::level::info)) {
     spdlog::info("{}", CommitLine(commit, answer, cache_->GetHoldings(), micros));
   }
@@ -409,11 +426,13 @@ PrefixCacheService::Reactor* PrefixCacheService::Abandon(Context* context, const
                                                          Message* reply) {
   return dispatch_->Serve<v1::AbandonRequest, v1::Ack>(
       context, {"rpc.abandon"}, request, reply, [this](auto* call) {
-        dispatch_->Quick(call, [=, this] {
-          call->reply()->set_epoch(cache_->epoch());
-          return cache_->Abandon(call->session(), {call->request()->reservation()});
-        });
+        dispatch_->Quick(call, [=, this] { return DoAbandon(*call->request(), call->reply()); });
       });
+}
+
+absl::Status PrefixCacheService::DoAbandon(const v1::AbandonRequest& request, v1::Ack* reply) {
+  reply->set_epoch(cache_->epoch());
+  return cache_->Abandon({request.session()}, {request.reservation()});
 }
 
 // Loads what is on SSD, and so may wait for the disk.
@@ -430,9 +449,8 @@ absl::Status PrefixCacheService::DoPin(const v1::PinRequest& request, HandOutCal
                                        v1::PinReply* reply) {
   PREFIXD_ASSIGN_OR_RETURN(const cache::Request sequence, wire::FromProto(request));
   const std::chrono::milliseconds ttl(request.ttl_ms());
-  const cache::Patience patience(DeadlineOf(call->context(), kMaxWait), call->gave_up());
   PREFIXD_ASSIGN_OR_RETURN(const cache::Pinned pinned,
-                           cache_->Pin({request.session()}, sequence, ttl, patience));
+                           cache_->Pin({request.session()}, sequence, ttl, PatienceOf(call)));
   if (pinned.made) call->hand_out()->Add(pinned.pin);
   reply->set_epoch(cache_->epoch());
   reply->set_pin(pinned.pin.value);

@@ -73,36 +73,45 @@ class PrefixCacheService final : public internal::Everything {
   grpc::ServerWriteReactor<Message>* FetchIn(std::shared_ptr<void> charge, Context* context,
                                              const Message* request);
 
+  // What the calls do, on the calling thread. `caller` says whose session it is and takes what is
+  // handed out.
+  absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
+  // Asks other hosts too, and then waits for them.
+  absl::Status DoAcquire(v1::AcquireRequest* request, const cache::Patience& patience,
+                         const Caller& caller, v1::AcquireReply* reply);
+  absl::Status DoRelease(const v1::ReleaseRequest& request, v1::Ack* reply);
+  absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
+                         v1::ReserveReply* reply);
+  absl::Status DoCommit(const v1::CommitRequest& request, const cache::Patience& patience,
+                        const Caller& caller, v1::CommitReply* reply);
+  absl::Status DoAbandon(const v1::AbandonRequest& request, v1::Ack* reply);
+
  private:
   absl::Status DoOpenSpace(const v1::OpenSpaceRequest& request, const Context& context,
                            v1::OpenSpaceReply* reply);
   absl::Status DoNotShared(const v1::NotSharedRequest& request);
   // Notes how an OpenSpace ended: people see which model is not shared, and why.
   void NoteOpening(const v1::OpenSpaceRequest& request, const absl::Status& status);
-  absl::Status DoMatch(v1::AcquireRequest* request, v1::AcquireReply* reply);
   using Items = std::vector<cache::Request>;
   // Takes the items out of the request and releases what it releases.
-  absl::Status TakeAcquire(v1::AcquireRequest* request, HandOutCall* call, Items* items);
-  absl::Status AnswerItems(const v1::AcquireRequest& request, Items& items, HandOutCall* call,
+  absl::Status TakeAcquire(v1::AcquireRequest* request, Items* items);
+  absl::Status AnswerItems(const v1::AcquireRequest& request, Items& items,
+                           const cache::Patience& patience, const Caller& caller,
                            v1::AcquireReply* reply);
   // The same; nullopt, with nothing done, if other hosts may have more.
   std::optional<absl::Status> AnswerHere(const v1::AcquireRequest& request, Items& items,
-                                         HandOutCall* call, v1::AcquireReply* reply);
+                                         const cache::Patience& patience, const Caller& caller,
+                                         v1::AcquireReply* reply);
   // Writes the answers of the set that begins with item `begin`.
   void AnswerSet(const v1::AcquireRequest& request, size_t begin, Items& items,
-                 std::span<const cache::Acquired> set, TraceTime start, HandOutCall* call,
+                 std::span<const cache::Acquired> set, TraceTime start, const Caller& caller,
                  v1::AcquireReply* reply);
   void LogAcquire(const cache::Request& request, const cache::Acquired& acquired, uint64_t micros,
-                  const Context& context);
+                  const Caller& caller);
   bool CountIfSlow(uint64_t micros);  // true: it was, and is counted
-  void BringAll(HandOutCall* call, Items& items);
+  void BringAll(const Caller& caller, Items& items);
   absl::Status DoPrefetch(v1::AcquireRequest* request, bool bring, HandOutCall* call,
                           v1::PrefetchReply* reply);
-  absl::Status DoRelease(const v1::ReleaseRequest& request);
-  absl::Status DoReserve(const v1::ReserveRequest& request, HandOut* hand_out,
-                         v1::ReserveReply* reply);
-  absl::Status DoCommit(const v1::CommitRequest& request, const cache::Patience& patience,
-                        const Caller& caller, v1::CommitReply* reply);
   absl::Status DoPin(const v1::PinRequest& request, HandOutCall* call, v1::PinReply* reply);
   absl::Status DoUnpin(const v1::UnpinRequest& request, v1::UnpinReply* reply);
   // Acquires the items of one set, or a single item.

@@ -25,6 +25,7 @@
 #include "daemon/access/audit_log.h"
 #include "daemon/access/gate.h"
 #include "daemon/admin_service.h"
+#include "daemon/direct_calls.h"
 #include "daemon/dispatch.h"
 #include "daemon/fd_socket.h"
 #include "daemon/inbound.h"
@@ -94,6 +95,7 @@ class GrpcServer final : public Server {
             return gate_.CheckSession(context, session);
           });
     }
+    OfferDirectCalls();
     tcp_messages_.Resize(TcpMessages(options));
     admin_messages_.Resize(kAdminMessageBytes);
   }
@@ -137,9 +139,11 @@ class GrpcServer final : public Server {
     if (admin_listener_ != nullptr) admin_listener_->Close();
     sessions_.EndAll();
     admin_.StopEvents();
+    fd_socket_ = nullptr;
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
     for (const auto& server : servers_) server->Shutdown(end);
     for (const auto& server : servers_) server->Wait();
+    direct_calls_ = nullptr;
     if (tls_ != nullptr) WatchTlsRefusals(nullptr);
   }
 
@@ -147,6 +151,8 @@ class GrpcServer final : public Server {
   // Registers what workers call, and has calls of Admin written down.
   void ServeWorkers(bool tcp, grpc::ServerBuilder* builder);
   void Audit(const Gate* gate, grpc::ServerBuilder* builder);
+  void OfferDirectCalls();
+  FdSocket::Calls ForFiles();
   // Tells who asks gRPC's health check.
   void SayServing(const std::string& service, bool serving) {
     for (const auto& server : servers_) {
@@ -160,7 +166,6 @@ class GrpcServer final : public Server {
   cache::Cache* const cache_;
   const ServerOptions options_;
   const std::string fd_path_;  // empty if there is no arena to hand out
-  std::unique_ptr<FdSocket> fd_socket_;
   Dispatch dispatch_;
   Sessions sessions_;
   Gate gate_;
@@ -169,6 +174,8 @@ class GrpcServer final : public Server {
   AdminService admin_;
   AdminDoor admin_door_;
   TokenDoor door_;
+  std::unique_ptr<DirectCalls> direct_calls_;  // null: all calls go by gRPC
+  std::unique_ptr<FdSocket> fd_socket_;
   std::shared_ptr<grpc::ServerCredentials> tls_;  // used by the server on TCP until it ends
   // Quotas of their own: people get through while workers send too much, and workers of this host
   // while those on TCP do, whose connections gRPC accepts itself.
@@ -215,6 +222,26 @@ void GrpcServer::Audit(const Gate* gate, grpc::ServerBuilder* builder) {
   builder->experimental().SetInterceptorCreators(std::move(factories));
 }
 
+// Where each call is looked at, or traced, calls go by gRPC.
+void GrpcServer::OfferDirectCalls() {
+  if (fd_path_.empty() || gate_.has_file() || options_.tracer != nullptr) return;
+  direct_calls_ = std::make_unique<DirectCalls>(cache_, &sessions_, &dispatch_, &prefix_cache_);
+  sessions_.set_direct_calls();
+  sessions_.set_on_end([this](block::SessionId session) { direct_calls_->End(session); });
+}
+
+FdSocket::Calls GrpcServer::ForFiles() {
+  FdSocket::Calls calls;
+  calls.open = [this](const cache::SessionKey& key, const base::Peer& peer) {
+    return cache_->OpenFiles(key, peer);
+  };
+  if (direct_calls_ == nullptr) return calls;
+  calls.keep = [this](base::Descriptor connection, block::SessionId session) {
+    direct_calls_->Serve(std::move(connection), session);
+  };
+  return calls;
+}
+
 void GrpcServer::ServeWorkers(bool tcp, grpc::ServerBuilder* builder) {
   const bool gated = tcp || gate_.has_file();
   builder->RegisterService(gated ? static_cast<grpc::Service*>(&door_) : &prefix_cache_);
@@ -226,11 +253,7 @@ absl::Status GrpcServer::ListenForWorkers(std::optional<SocketGuard> claim) {
   if (options_.socket.empty()) return absl::OkStatus();
   PREFIXD_ASSIGN_OR_RETURN(listener_, UnixListener::Listen(options_.socket, {}, std::move(claim)));
   if (!fd_path_.empty()) {  // opened before any worker is told of it
-    PREFIXD_ASSIGN_OR_RETURN(
-        fd_socket_,
-        FdSocket::Listen(fd_path_, [this](const cache::SessionKey& key, const base::Peer& peer) {
-          return cache_->OpenFiles(key, peer);
-        }));
+    PREFIXD_ASSIGN_OR_RETURN(fd_socket_, FdSocket::Listen(fd_path_, ForFiles()));
   }
   grpc::ServerBuilder builder;
   Configure(options_.token_message_bytes, &builder);

@@ -234,6 +234,7 @@ class Sessions::Stream final : public Sessions::Reactor {
     attached->set_arena_file_bytes(arena.file_bytes);
     attached->set_arena_data_offset(arena.data_offset);
     attached->set_fd_socket(sessions_->fd_socket_);
+    attached->set_direct_calls(sessions_->direct_calls_);
     attached->set_staging_bytes(begun_.staging_bytes);
     attached->set_resumed(begun_.resumed);
     attached->set_resumed_lease(begun_.resumed_lease.value);
@@ -362,8 +363,16 @@ void Sessions::EndLater(block::SessionId session, const std::string& worker) {
 }
 
 void Sessions::Forget(block::SessionId session) {
+  {
+    base::MutexLock lock(mutex_);
+    streams_.erase(session);
+  }
+  if (on_end_ != nullptr) on_end_(session);
+}
+
+bool Sessions::Has(block::SessionId session) const {
   base::MutexLock lock(mutex_);
-  streams_.erase(session);
+  return streams_.contains(session);
 }
 
 }  // namespace prefixd::daemon

@@ -4,6 +4,7 @@
 // that ends, for whatever reason, ends its session within milliseconds.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -52,6 +53,12 @@ class Sessions {
   // Finishes every stream.
   void EndAll() PREFIXD_EXCLUDES(mutex_);
   bool draining() const PREFIXD_EXCLUDES(mutex_);
+  // Returns whether the session has a stream.
+  bool Has(block::SessionId session) const PREFIXD_EXCLUDES(mutex_);
+  // Sets what hears of a session whose stream is over. Call it before anybody attaches.
+  void set_on_end(std::function<void(block::SessionId)> on_end) { on_end_ = std::move(on_end); }
+  // Says that connections to the side socket carry direct calls. Call it before anybody attaches.
+  void set_direct_calls() { direct_calls_ = true; }
 
  private:
   class Outbox;
@@ -69,6 +76,8 @@ class Sessions {
   LoadTraces* const loads_;
   const std::string version_;
   const std::string fd_socket_;
+  std::function<void(block::SessionId)> on_end_;
+  bool direct_calls_ = false;
   Shares seats_;
   mutable base::Mutex mutex_;  // taken before a stream's own
   std::map<block::SessionId, Stream*> streams_ PREFIXD_GUARDED_BY(mutex_);

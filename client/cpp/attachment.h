@@ -12,6 +12,7 @@
 #include "arena_mapping.h"
 #include "base/mutex.h"
 #include "block/ids.h"
+#include "direct_channel.h"
 #include "staging_memory.h"
 
 namespace prefixd::client {
@@ -29,6 +30,7 @@ class Attachment {
     Session session{};
     std::shared_ptr<const ArenaMapping> arena{};  // null if pages travel by Fetch
     std::shared_ptr<StagingMemory> staging{};     // null if pages travel by Put
+    std::shared_ptr<DirectChannel> direct{};      // null if all calls go by gRPC
     std::string why_no_arena{};
     // The lease on everything that the session before held, if this session resumed it; else none.
     block::LeaseId resumed_lease{};
@@ -46,6 +48,7 @@ class Attachment {
   const Session& session() const { return parts_.session; }
   const std::shared_ptr<const ArenaMapping>& arena() const { return parts_.arena; }
   const std::shared_ptr<StagingMemory>& staging() const { return parts_.staging; }
+  const std::shared_ptr<DirectChannel>& direct() const { return parts_.direct; }
   const std::string& why_no_arena() const { return parts_.why_no_arena; }
   block::LeaseId resumed_lease() const { return parts_.resumed_lease; }
 

@@ -162,6 +162,17 @@ void Connection::NoteRefusal(const absl::Status& status) {
   refusal_ = mendable ? std::string(status.message()) : "";
 }
 
+std::optional<absl::Status> Connection::CallDirectly(wire::DirectVerb verb, const Session& session,
+                                                     const google::protobuf::MessageLite& request,
+                                                     base::Deadline deadline,
+                                                     google::protobuf::MessageLite* reply) const {
+  if (verb == wire::DirectVerb::kNone || !TraceOfThread().parent.empty()) return std::nullopt;
+  const std::shared_ptr<Attachment> attachment = this->attachment();
+  if (attachment == nullptr || attachment->session() != session || attachment->direct() == nullptr)
+    return std::nullopt;
+  return attachment->direct()->Call(verb, request, deadline, reply);
+}
+
 absl::Status Connection::CheckEpoch(const Session& session, uint64_t epoch) const {
   if (epoch == session.epoch) return absl::OkStatus();
   return absl::UnavailableError(
@@ -279,6 +290,7 @@ absl::Status Connection::MapMemory(const v1::Attached& attached, Attachment::Par
                      ", this library knows ", block::kArenaVersion));
   }
   if (!socket) return absl::FailedPreconditionError("the daemon named no socket for descriptors");
+  CloseInChildren(absl::StrCat("unix:", *socket));
   return ReceiveFiles(*socket, attached.key(), kFilesPatience, [&](SessionFiles files) {
     return MapFiles(attached, std::move(files), parts);
   });
@@ -296,6 +308,8 @@ absl::Status Connection::MapFiles(const v1::Attached& attached, SessionFiles fil
                                                {.file_bytes = attached.arena_file_bytes(),
                                                 .data_offset = attached.arena_data_offset()}));
   }
+  if (attached.direct_calls())
+    parts->direct = std::make_shared<DirectChannel>(std::move(files.connection));
   if (files.staging) {  // without it pages travel by Put; hits are still read in place
     absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
         StagingMemory::Map(std::move(files.staging), attached.staging_bytes());

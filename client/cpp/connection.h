@@ -78,16 +78,21 @@ class Connection {
   // Waits until attached, until the first try has failed, or until the deadline.
   void WaitFirstTry(base::Deadline deadline) const PREFIXD_EXCLUDES(mutex_);
 
-  // Makes a call of `session`. Unavailable if the reply comes from another life of the daemon.
+  // Makes a call of `session`, as a direct one if there is a verb for it and a channel. Unavailable
+  // if the reply comes from another life of the daemon.
   template <typename Request, typename Reply>
   absl::StatusOr<Reply> Call(Method<Request, Reply> method, const Session& session,
-                             const Request& request, base::Deadline deadline) {
-    grpc::ClientContext context;
-    context.set_deadline(WallClock(deadline));
-    CarryTrace(&context);
+                             const Request& request, base::Deadline deadline,
+                             wire::DirectVerb verb = wire::DirectVerb::kNone) {
     Reply reply;
-    absl::Status status = wire::FromGrpc((*stub_.*method)(&context, request, &reply));
-    if (!status.ok()) return status;
+    std::optional<absl::Status> status = CallDirectly(verb, session, request, deadline, &reply);
+    if (!status.has_value()) {
+      grpc::ClientContext context;
+      context.set_deadline(WallClock(deadline));
+      CarryTrace(&context);
+      status = wire::FromGrpc((*stub_.*method)(&context, request, &reply));
+    }
+    PREFIXD_RETURN_IF_ERROR(*status);
     PREFIXD_RETURN_IF_ERROR(CheckEpoch(session, reply.epoch()));
     return reply;
   }
@@ -100,6 +105,11 @@ class Connection {
 
  private:
   Connection(Options options, const absl::StatusOr<wire::Target>& target);
+  // As DirectChannel::Call. nullopt too if the thread has a trace, which direct calls do not carry.
+  std::optional<absl::Status> CallDirectly(wire::DirectVerb verb, const Session& session,
+                                           const google::protobuf::MessageLite& request,
+                                           base::Deadline deadline,
+                                           google::protobuf::MessageLite* reply) const;
   void Run();
   // Attaches and stays until the stream ends. Returns true if it was attached.
   bool AttachOnce() PREFIXD_EXCLUDES(mutex_);

@@ -74,7 +74,7 @@ absl::StatusOr<SessionFiles> Take(os::MessageReader* answer, const std::string& 
                                   const std::string& key) {
   std::vector<base::Descriptor> files;
   for (const int file : answer->TakeFiles()) files.emplace_back(file);
-  const std::string& text = answer->bytes();
+  const std::string text(answer->bytes());
   if (files.empty() && text != key) {  // the text says why
     return absl::FailedPreconditionError(absl::StrCat(socket, ": ", text));
   }
@@ -105,7 +105,7 @@ absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
                           std::chrono::milliseconds patience,
                           const std::function<absl::Status(SessionFiles)>& use) {
   const auto end = std::chrono::steady_clock::now() + patience;
-  PREFIXD_ASSIGN_OR_RETURN(const base::Descriptor peer, Ask(socket, key, patience));
+  PREFIXD_ASSIGN_OR_RETURN(base::Descriptor peer, Ask(socket, key, patience));
   os::MessageReader answer(kMostBytes, kMostFiles);
   while (Await(peer.get(), end)) {
     const ForkGuard guard;
@@ -113,6 +113,7 @@ absl::Status ReceiveFiles(const std::string& socket, const std::string& key,
     if (got == os::MessageReader::Got::kMore) continue;
     if (got == os::MessageReader::Got::kEnd && errno != 0) break;
     PREFIXD_ASSIGN_OR_RETURN(SessionFiles files, Take(&answer, socket, key));
+    files.connection = std::move(peer);
     return use(std::move(files));
   }
   return Failed("receive from", socket);

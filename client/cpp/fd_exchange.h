@@ -14,7 +14,8 @@ namespace prefixd::client {
 struct SessionFiles {
   base::Descriptor arena;
   base::Descriptor lock;
-  base::Descriptor staging;  // none if the daemon granted no staging memory
+  base::Descriptor staging;     // none if the daemon granted no staging memory
+  base::Descriptor connection;  // over which they came
 };
 
 // Returns the path of `file_name` beside the unix socket that `address` names

@@ -198,14 +198,21 @@ uint32_t MostTokens(const Question& question) {
                   question.options.max_cached_tokens);
 }
 
+// What waits for another worker would keep the session's other calls off the channel.
+wire::DirectVerb VerbOf(const v1::AcquireRequest& request) {
+  const bool waits = std::ranges::any_of(
+      request.items(), [](const auto& item) { return item.wait_pending_ms() > 0; });
+  return waits ? wire::DirectVerb::kNone : wire::DirectVerb::kAcquire;
+}
+
 // Makes the call, which carries releases that wait.
 absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::AcquireRequest request,
                                      base::Deadline deadline) {
   for (v1::Released& released : core.release_sender().Take(session, kMostReleases)) {
     *request.add_release() = std::move(released);
   }
-  absl::StatusOr<v1::AcquireReply> reply =
-      core.connection()->Call(&Connection::Stub::Acquire, session, request, deadline);
+  absl::StatusOr<v1::AcquireReply> reply = core.connection()->Call(
+      &Connection::Stub::Acquire, session, request, deadline, VerbOf(request));
   if (absl::IsDeadlineExceeded(reply.status())) {  // the releases may not have arrived
     for (v1::Released& released : *request.mutable_release()) {
       core.release_sender().ReleaseAgain(session, std::move(released));
@@ -233,7 +240,8 @@ absl::StatusOr<block::MatchAnswer> Match(Core& core, const SpaceState& space,
   PREFIXD_ASSIGN_OR_RETURN(
       const v1::AcquireReply reply,
       core.connection()->Call(&Connection::Stub::Match, question.opened.space.session, request,
-                              steady_clock::now() + question.options.deadline));
+                              steady_clock::now() + question.options.deadline,
+                              wire::DirectVerb::kMatch));
   if (reply.answers_size() != 1) return absl::InternalError("match: not one answer");
   PREFIXD_ASSIGN_OR_RETURN(
       const wire::Answer answer,

@@ -25,6 +25,12 @@ constexpr uint64_t kBatchBytes = uint64_t{4} << 20;
 // The same for blocks in staging memory, which the daemon takes in one call.
 constexpr uint64_t kStagedBatchBytes = uint64_t{64} << 20;
 
+// What waits for the disk would keep the session's other calls off the channel.
+wire::DirectVerb VerbOf(const v1::CommitRequest& request) {
+  return request.durability() == v1::DURABILITY_SSD ? wire::DirectVerb::kNone
+                                                    : wire::DirectVerb::kCommit;
+}
+
 // Internal unless the plan's blocks are cut where our pages are and reach `tokens`. A plan may
 // leave out blocks at its begin that the cache has.
 absl::Status CheckPlan(const block::ReservePlan& plan, uint32_t block_tokens, uint32_t tokens) {
@@ -244,7 +250,8 @@ class Publication {
       PREFIXD_RETURN_IF_ERROR(Put(only_pages, sent));
     }
     AddColumns(staged, &header);
-    PREFIXD_ASSIGN_OR_RETURN(v1::CommitReply reply, Call(&Connection::Stub::Commit, header));
+    PREFIXD_ASSIGN_OR_RETURN(v1::CommitReply reply,
+                             Call(&Connection::Stub::Commit, header, VerbOf(header)));
     return Take(&reply);
   }
 
@@ -329,8 +336,9 @@ class Publication {
   }
 
   template <typename Request, typename Reply>
-  absl::StatusOr<Reply> Call(Connection::Method<Request, Reply> method, const Request& request) {
-    return core_.connection()->Call(method, session_, request, request_.deadline);
+  absl::StatusOr<Reply> Call(Connection::Method<Request, Reply> method, const Request& request,
+                             wire::DirectVerb verb) {
+    return core_.connection()->Call(method, session_, request, request_.deadline, verb);
   }
 
   Core& core_;
@@ -372,9 +380,9 @@ absl::StatusOr<Announced> Reserve(Core& core, const SpaceState& space,
   request.mutable_writable()->Add(question.writable.begin(), question.writable.end());
   request.set_seeds(question.seeds);
   for (const uint32_t end : question.turn_ends) request.add_turn_ends(end);
-  PREFIXD_ASSIGN_OR_RETURN(
-      const v1::ReserveReply reply,
-      core.connection()->Call(&Connection::Stub::Reserve, session, request, question.deadline));
+  PREFIXD_ASSIGN_OR_RETURN(const v1::ReserveReply reply,
+                           core.connection()->Call(&Connection::Stub::Reserve, session, request,
+                                                   question.deadline, wire::DirectVerb::kReserve));
   Announced announced{.session = session, .plan = {}};
   const auto take = [&]() -> absl::Status {
     PREFIXD_ASSIGN_OR_RETURN(announced.plan,

@@ -88,7 +88,7 @@ void ReleaseSender::Send(const Waiting& waiting) {
     request.set_session(session.id);
     for (const v1::Released& released : releases) *request.add_release() = released;
     (void)connection_->Call(&Connection::Stub::Release, session, request,
-                            steady_clock::now() + kSendDeadline);
+                            steady_clock::now() + kSendDeadline, wire::DirectVerb::kRelease);
   };
   if (!waiting.releases.empty()) release(waiting.releases);
   // If it had arrived after all, the daemon answers NOT_FOUND, which must not fail the others.
@@ -98,7 +98,7 @@ void ReleaseSender::Send(const Waiting& waiting) {
     request.set_session(session.id);
     request.set_reservation(reservation.value);
     (void)connection_->Call(&Connection::Stub::Abandon, session, request,
-                            steady_clock::now() + kSendDeadline);
+                            steady_clock::now() + kSendDeadline, wire::DirectVerb::kAbandon);
   }
 }
 

@@ -98,6 +98,8 @@ constexpr CounterRule kRules[] = {
     {"prefetch.bytes", "prefixd_prefetched_bytes_total", kCounter, "Their bytes."},
     {"ends.refused", "prefixd_ends_refused_total", kCounter,
      "Ends of sequences whose block was evicted before the commit."},
+    {"calls.direct", "prefixd_direct_calls_total", kCounter,
+     "Calls that came over the side socket instead of gRPC."},
     {"requests.long", "prefixd_long_requests_total", kCounter,
      "Requests that were too long to be read on gRPC's own thread."},
     {"requests.slow", "prefixd_slow_requests_total", kCounter,

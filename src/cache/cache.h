@@ -169,6 +169,7 @@ struct BegunSession {
 };
 // Descriptors for the worker; the caller owns them. -1 = none.
 struct SessionFiles {
+  block::SessionId session;
   int arena = -1;    // read-only
   int lock = -1;     // while it, or a mapping of it, is open, what the session holds stays
   int staging = -1;  // writable

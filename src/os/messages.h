@@ -21,7 +21,7 @@ int MessageSocketType();
 // with errno, if it did not go whole: the connection is of no more use. Thread-safe.
 bool SendMessage(int socket, std::string_view message, std::span<const int> files);
 
-// Receives one message. Not thread-safe.
+// Receives messages, one after the other. Not thread-safe.
 class MessageReader {
  public:
   // Bytes behind `most_bytes` are dropped. `most_files`: 0 to 8; the kernel drops files beyond it.
@@ -36,10 +36,13 @@ class MessageReader {
     kMessage,  // whole
     kEnd,      // the peer hung up (errno 0), or the connection failed (errno)
   };
-  // Reads what is there, without waiting. Not called again after kMessage or kEnd.
+  // Reads what is there, without waiting. Not called again after kEnd, nor after kMessage before
+  // Next().
   Got Read(int socket);
+  // Begins the next message; closes the files that nobody took.
+  void Next();
 
-  const std::string& bytes() const { return bytes_; }
+  std::string_view bytes() const { return {room_.data(), kept_bytes_}; }
   uint64_t sent_bytes() const { return sent_bytes_; }  // more than bytes() has: some were dropped
   bool dropped_files() const { return dropped_files_; }
   // Close-on-exec, and the caller's. portable: a moment after they came, so a caller that may exec
@@ -47,11 +50,9 @@ class MessageReader {
   std::vector<int> TakeFiles();
 
  private:
-  // portable: appends what `to` has room for, up to `most` bytes, and counts the rest as dropped.
-  void Keep(std::string_view piece, uint64_t most, std::string* to);
-
   const size_t most_bytes_, most_files_;
-  std::string bytes_;
+  std::string room_;  // most_bytes_ once the first message comes
+  size_t kept_bytes_ = 0;
   std::string head_;  // portable: of the length
   std::vector<int> files_;
   uint64_t sent_bytes_ = 0;

@@ -137,6 +137,20 @@ TEST_F(ForkTest, T5AChildHasNoneOfItsParentsFilesAndMappings) {
   }
 }
 
+// A connection that carries direct calls would go on in the child.
+TEST_F(ForkTest, T5AChildHasNoConnectionToTheDaemon) {
+  const auto sockets = [](pid_t process) {
+    const std::string files = Files(process);
+    size_t count = 0;
+    for (size_t at = files.find("socket:"); at != std::string::npos;
+         at = files.find("socket:", at + 1))
+      ++count;
+    return count;
+  };
+  EXPECT_GE(sockets(worker_), 2u) << "gRPC's and the side socket's";
+  EXPECT_TRUE(Eventually([&] { return sockets(child_) == 0; }));
+}
+
 // What is open for a moment, before it is mapped, no child has.
 TEST(ForkGuardTest, T5NoForkHappensWhileAGuardLives) {
   int ends[2];

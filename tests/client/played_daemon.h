@@ -97,7 +97,7 @@ class PlayedFdSocket {
     os::MessageReader asked(64, 0);
     pollfd polled{.fd = peer, .events = POLLIN, .revents = 0};
     while (asked.Read(peer) == os::MessageReader::Got::kMore) poll(&polled, 1, -1);
-    std::string key = asked.bytes();
+    std::string key(asked.bytes());
     change_key(&key);
     const std::vector<int> files = files_();
     os::SendMessage(peer, key, files);

@@ -6,6 +6,7 @@
 #include "daemon/access/principals.h"
 #include "daemon/access/roles.h"
 #include "tests/daemon/access_fixture.h"
+#include "tests/daemon/fd_client.h"
 
 namespace prefixd::testing {
 namespace {
@@ -158,6 +159,22 @@ TEST_F(AccessTest, S6TenantsHaveSpacesOfTheirOwnAndSeeNoOther) {
   // Nor is there a file with both tenants' pages, which the socket's group could read.
   EXPECT_FALSE(std::filesystem::exists(arena_path_));
   EXPECT_THAT(mapper.attached.why_no_arena(), HasSubstr("several tenants"));
+}
+
+// Direct calls pass no gate.
+TEST_F(AccessTest, S6WithAnAccessFileThereAreNoDirectCalls) {
+  WriteFile("access.json",
+            absl::StrCat(R"({"unix": [{"name": "u", "tenant": "a", "role": "worker", "uids": [)",
+                         ::geteuid(), "]}]}"));
+  StartOnTcp({{"--access", Path("access.json")}});
+  Worker mapper(target());
+  mapper.AttachArena();
+  if (!mapper.attached.arena()) GTEST_SKIP() << mapper.attached.why_no_arena();
+  EXPECT_FALSE(mapper.attached.direct_calls());
+  const Descriptor fd = ConnectFdSocket(dir_.path() + "/" + mapper.attached.fd_socket());
+  ASSERT_TRUE(os::SendMessage(fd.get(), mapper.attached.key(), {}));
+  EXPECT_EQ(ReceiveFiles(fd).text, mapper.attached.key());
+  EXPECT_EQ(ReceiveFiles(fd).text, "") << "the connection is over";
 }
 
 // S6

@@ -37,17 +37,19 @@ class FdSocketTest : public ::testing::Test {
   }
   // Whatever a test did, the next worker is served.
   void TearDown() override { EXPECT_EQ(ExchangeKey(path_, kGoodKey).text, kGoodKey); }
+  absl::StatusOr<cache::SessionFiles> Open(const cache::SessionKey& key, const base::Peer& peer) {
+    if (base::AsText(key) != kGoodKey) return absl::NotFoundError("session: unknown key");
+    pid_ = peer.pid;
+    return cache::SessionFiles{.session = {},
+                               .arena = ::dup(arena_.get()),
+                               .lock = ::dup(lock_.get()),
+                               .staging = staging_.get() < 0 ? -1 : ::dup(staging_.get())};
+  }
   void Listen() {
     auto socket = FdSocket::Listen(
-        path_,
-        [this](const cache::SessionKey& key,
-               const base::Peer& peer) -> absl::StatusOr<cache::SessionFiles> {
-          if (base::AsText(key) != kGoodKey) return absl::NotFoundError("session: unknown key");
-          pid_ = peer.pid;
-          return cache::SessionFiles{.arena = ::dup(arena_.get()),
-                                     .lock = ::dup(lock_.get()),
-                                     .staging = staging_.get() < 0 ? -1 : ::dup(staging_.get())};
-        });
+        path_, {.open = [this](const cache::SessionKey& key, const base::Peer& peer) {
+          return Open(key, peer);
+        }});
     ASSERT_TRUE(socket.ok()) << socket.status();
     socket_ = *std::move(socket);
   }

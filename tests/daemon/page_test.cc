@@ -21,6 +21,7 @@ namespace {
 using nlohmann::json;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -107,7 +108,7 @@ TEST_F(PageTest, EveryAnswerForbidsForeignContentScriptsInTextAndFrames) {
     EXPECT_THAT(headers, Not(HasSubstr("unsafe"))) << path;
     EXPECT_THAT(headers, HasSubstr("Referrer-Policy: no-referrer\r\n")) << path;
     EXPECT_THAT(headers, HasSubstr("Cross-Origin-Resource-Policy: same-origin\r\n")) << path;
-    EXPECT_THAT(headers, testing::EndsWith("\r\n")) << path;
+    EXPECT_THAT(headers, EndsWith("\r\n")) << path;
   }
 }
 
@@ -194,7 +195,7 @@ TEST_F(PageTest, TextsFromOutsideComeWholeAndSaltsDoNot) {
   source_->sessions = {session};
   EXPECT_EQ(Data("/page/spaces.json")["spaces"][0]["model"], kHostile);
   const std::string worker = Data("/page/sessions.json")["sessions"][0]["worker"];
-  EXPECT_THAT(worker, testing::EndsWith(kHostile));
+  EXPECT_THAT(worker, EndsWith(kHostile));
   for (const char* const path : {"/page/spaces.json", "/page/state.json"}) {
     EXPECT_THAT(Get(path).body, Not(HasSubstr(kSalt))) << path;
   }

@@ -197,6 +197,7 @@ TEST_F(TraceCallsTest, ALoadFromSsdIsASpanThatEndsWhenItsLastGroupIsReadable) {
   worker_->Detach();
   worker_->AttachArena();
   if (!worker_->attached.arena()) GTEST_SKIP() << worker_->attached.why_no_arena();
+  EXPECT_FALSE(worker_->attached.direct_calls()) << "they would have no span";
   worker_->Open(identity_);
   TracedContext context;
   v1::AcquireReply reply;

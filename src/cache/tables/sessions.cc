@@ -163,8 +163,10 @@ absl::StatusOr<SessionFiles> Sessions::OpenFiles(const SessionKey& key, const ba
   session->opening_files = false;
   session->files_given = opened.ok();
   PREFIXD_RETURN_IF_ERROR(opened.status());
-  return SessionFiles{
-      .arena = opened->arena, .lock = opened->lock, .staging = staged.ok() ? *staged : -1};
+  return SessionFiles{.session = session->id,
+                      .arena = opened->arena,
+                      .lock = opened->lock,
+                      .staging = staged.ok() ? *staged : -1};
 }
 
 void Sessions::CutOff(const SessionPtr& session) {

@@ -24,15 +24,15 @@ bool SendMessage(int socket, std::string_view message, std::span<const int> file
 }
 
 MessageReader::Got MessageReader::Read(int socket) {
-  bytes_.resize(most_bytes_);
-  iovec part{.iov_base = bytes_.data(), .iov_len = bytes_.size()};
+  room_.resize(most_bytes_);
+  iovec part{.iov_base = room_.data(), .iov_len = room_.size()};
   Rights rights;
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   rights.MakeRoom(most_files_, &header);
   const ssize_t bytes = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | MSG_TRUNC);
-  bytes_.resize(bytes > 0 ? std::min(static_cast<size_t>(bytes), most_bytes_) : 0);
+  kept_bytes_ = bytes > 0 ? std::min(static_cast<size_t>(bytes), most_bytes_) : 0;
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return Got::kMore;
   if (bytes == 0) errno = 0;
   if (bytes <= 0) return Got::kEnd;

@@ -53,6 +53,7 @@ bool SendMessage(int socket, std::string_view message, std::span<const int> file
 
 // What is dropped is read nevertheless: a peer that is still sending would not hear the answer.
 MessageReader::Got MessageReader::Read(int socket) {
+  room_.resize(most_bytes_);
   for (;;) {
     const bool in_head = head_.size() < kHeadBytes;
     if (!in_head && sent_bytes_ == 0) sent_bytes_ = LengthIn(head_);
@@ -61,12 +62,17 @@ MessageReader::Got MessageReader::Read(int socket) {
       return Got::kEnd;
     }
     const uint64_t kept = std::min<uint64_t>(sent_bytes_, most_bytes_);
-    const uint64_t rest = sent_bytes_ - kept > kMostDropped ? 0 : sent_bytes_ - kept;
-    const uint64_t wanted =
-        in_head ? kHeadBytes - head_.size() : kept - bytes_.size() + rest - dropped_bytes_;
-    if (wanted == 0) return Got::kMessage;
+    const uint64_t dropped = sent_bytes_ - kept > kMostDropped ? 0 : sent_bytes_ - kept;
+    if (!in_head && kept_bytes_ == kept && dropped_bytes_ == dropped) return Got::kMessage;
     std::array<char, 4096> piece;
-    iovec part{.iov_base = piece.data(), .iov_len = std::min<uint64_t>(wanted, piece.size())};
+    iovec part{.iov_base = piece.data(), .iov_len = piece.size()};
+    if (in_head) {
+      part.iov_len = kHeadBytes - head_.size();
+    } else if (kept_bytes_ < kept) {
+      part = {.iov_base = room_.data() + kept_bytes_, .iov_len = kept - kept_bytes_};
+    } else {
+      part.iov_len = std::min<uint64_t>(dropped - dropped_bytes_, piece.size());
+    }
     Rights rights;
     msghdr header{};
     header.msg_iov = &part;
@@ -79,15 +85,15 @@ MessageReader::Got MessageReader::Read(int socket) {
     Rights::Take(&header, &files_);
     for (const int file : files_) fcntl(file, F_SETFD, FD_CLOEXEC);
     dropped_files_ = dropped_files_ || (header.msg_flags & MSG_CTRUNC) != 0;
-    Keep({piece.data(), static_cast<size_t>(got)}, in_head ? kHeadBytes : kept,
-         in_head ? &head_ : &bytes_);
+    const auto bytes = static_cast<size_t>(got);
+    if (in_head) {
+      head_.append(piece.data(), bytes);
+    } else if (kept_bytes_ < kept) {
+      kept_bytes_ += bytes;
+    } else {
+      dropped_bytes_ += bytes;
+    }
   }
-}
-
-void MessageReader::Keep(std::string_view piece, uint64_t most, std::string* to) {
-  const std::string_view kept = piece.substr(0, most - to->size());
-  to->append(kept);
-  dropped_bytes_ += piece.size() - kept.size();
 }
 
 }  // namespace prefixd::os

@@ -1,0 +1,103 @@
+#include "direct_channel.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "wire/send_buffer.h"
+
+namespace prefixd::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds LeftUntil(base::Deadline deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+  return std::clamp(left, milliseconds(0), milliseconds(std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+DirectChannel::DirectChannel(base::Descriptor socket)
+    : socket_(std::move(socket)), reader_(wire::kMaxDirectMessageBytes, /*most_files=*/0) {
+  wire::EnlargeSendBuffer(socket_.get());
+}
+
+std::optional<absl::Status> DirectChannel::Call(wire::DirectVerb verb,
+                                                const google::protobuf::MessageLite& request,
+                                                base::Deadline deadline,
+                                                google::protobuf::MessageLite* reply) {
+  if (request.ByteSizeLong() > wire::kMaxDirectMessageBytes - sizeof(wire::DirectRequest))
+    return std::nullopt;
+  if (!mutex_.try_lock()) return std::nullopt;
+  const std::optional<absl::Status> status = CallAlone(verb, request, deadline, reply);
+  mutex_.unlock();
+  return status;
+}
+
+std::optional<absl::Status> DirectChannel::CallAlone(wire::DirectVerb verb,
+                                                     const google::protobuf::MessageLite& request,
+                                                     base::Deadline deadline,
+                                                     google::protobuf::MessageLite* reply) {
+  if (broken_ || Receive(base::Deadline()) != Got::kAnswer) return std::nullopt;  // a late answer
+  if (!Send(verb, request, deadline)) return std::nullopt;
+  const Got got = Receive(deadline);
+  if (got == Got::kTimeout) return absl::DeadlineExceededError("client: the daemon did not answer");
+  if (got == Got::kEnd) return absl::UnavailableError("client: the daemon hung up");
+  if (head_.code == wire::kCallByGrpc) return std::nullopt;
+  if (head_.code != 0) return absl::Status(static_cast<absl::StatusCode>(head_.code), answer_);
+  if (!reply->ParseFromString(answer_))
+    return absl::InternalError("client: the daemon's answer cannot be read");
+  heard_ = calls_;
+  return absl::OkStatus();
+}
+
+bool DirectChannel::Send(wire::DirectVerb verb, const google::protobuf::MessageLite& request,
+                         base::Deadline deadline) {
+  const auto left = static_cast<uint32_t>(LeftUntil(deadline).count());
+  if (left == 0) return false;
+  const wire::DirectRequest head{
+      .call = calls_ + 1, .heard = heard_, .verb = verb, .patience_ms = left};
+  request_.assign(wire::BytesOf(head));
+  if (!request.AppendToString(&request_) || !os::SendMessage(socket_.get(), request_, {})) {
+    broken_ = true;
+    return false;
+  }
+  calls_ = head.call;
+  waits_ = true;
+  has_head_ = false;
+  answer_.clear();
+  return true;
+}
+
+DirectChannel::Got DirectChannel::Receive(base::Deadline deadline) {
+  while (waits_) {
+    const os::MessageReader::Got got = reader_.Read(socket_.get());
+    if (got == os::MessageReader::Got::kMore) {
+      const milliseconds left = LeftUntil(deadline);
+      if (left.count() == 0) return Got::kTimeout;
+      pollfd polled{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+      poll(&polled, 1, static_cast<int>(left.count()));
+      continue;
+    }
+    if (got == os::MessageReader::Got::kEnd || !Take(reader_.bytes())) {
+      broken_ = true;
+      return Got::kEnd;
+    }
+    reader_.Next();
+  }
+  return Got::kAnswer;
+}
+
+bool DirectChannel::Take(std::string_view message) {
+  if (!has_head_ && (!wire::TakeHead(&message, &head_) || head_.call != calls_)) return false;
+  has_head_ = true;
+  answer_.append(message);
+  waits_ = answer_.size() < head_.bytes;
+  return answer_.size() <= head_.bytes;
+}
+
+}  // namespace prefixd::client
