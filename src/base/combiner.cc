@@ -1,55 +1,86 @@
 #include "base/combiner.h"
 
 #include <chrono>
+#include <thread>
 
 namespace prefixd::base {
 namespace {
 
-// How long one thread runs the steps of others: those who want the mutex itself wait, too.
-constexpr std::chrono::milliseconds kLongest{1};
+using std::chrono::steady_clock;
+
+// How long one thread runs the steps of others: meanwhile it is late itself, and those who want the
+// mutex itself wait, too.
+constexpr std::chrono::microseconds kLongest{500};
 // How long a thread looks whether its step was run, on many cores. A thread that sleeps needs tens
 // of microseconds to wake, in which nothing runs if the mutex was given to it.
 constexpr std::chrono::microseconds kLookFor{400};
-constexpr int kTryEvery = 4;     // looks: each try takes the mutex's cache line from who holds it
+constexpr int kTryEvery = 32;    // looks: each try takes the mutex's cache line from who holds it
 constexpr int kClockEvery = 16;  // looks
+// Looks, about ten microseconds. Then who looks leaves its core to any other thread that can run:
+// it may be the one that has the mutex.
+constexpr int kYieldAfter = 256;
+// How long a thread sleeps before it tries the mutex, how often.
+constexpr std::chrono::milliseconds kSleep{1};
+constexpr int kSleeps = 5;
 
 }  // namespace
 
 void Combiner::Run(absl::FunctionRef<void()> step) {
-  if (mutex_->try_lock()) {
+  if (TryLock()) {
     step();
-    RunOthers();
-    mutex_->unlock();
-    return;
+    return RunOthersAndUnlock();
   }
   Waiting mine{.step = step};
   mine.next = arrived_.load(std::memory_order_relaxed);
   while (!arrived_.compare_exchange_weak(mine.next, &mine, std::memory_order_release,
                                          std::memory_order_relaxed)) {
   }
-  if (looks_ && LookFor(&mine)) return;
+  if (looks_ && (LookFor(&mine) || SleepFor(&mine))) return;
   while (!mine.done.load(std::memory_order_acquire)) {
     mutex_->lock();
-    RunOthers();
-    mutex_->unlock();
+    RunOthersAndUnlock();
   }
 }
 
 bool Combiner::LookFor(Waiting* mine) {
-  const auto end = std::chrono::steady_clock::now() + kLookFor;
+  const auto end = steady_clock::now() + kLookFor;
   for (int looks = 1; !mine->done.load(std::memory_order_acquire); ++looks) {
-    if (looks % kTryEvery == 0 && mutex_->try_lock()) {
-      RunOthers();
-      mutex_->unlock();
-    }
-    if (looks % kClockEvery == 0 && std::chrono::steady_clock::now() >= end) return false;
-    Pause();
+    if (looks % kTryEvery == 0 && TryLock()) RunOthersAndUnlock();
+    if (looks % kClockEvery == 0 && steady_clock::now() >= end) return false;
+    looks < kYieldAfter ? Pause() : std::this_thread::yield();
   }
   return true;
 }
 
-void Combiner::RunOthers() {
-  const auto end = std::chrono::steady_clock::now() + kLongest;
+// Not in the mutex's own lock(): a thread that slept there would lose the mutex again and again to
+// those that look, long after its step was run.
+bool Combiner::SleepFor(Waiting* mine) {
+  for (int sleeps = 0; sleeps < kSleeps; ++sleeps) {
+    {
+      const base::MutexLock lock(sleep_mutex_);
+      ++sleepers_;
+      const Deadline end = steady_clock::now() + kSleep;
+      while (!mine->done.load() && woken_.WaitUntil(sleep_mutex_, end)) {
+      }
+      --sleepers_;
+    }
+    if (mine->done.load()) return true;
+    if (TryLock()) RunOthersAndUnlock();
+  }
+  return false;
+}
+
+// A sleeper counts itself before it looks at `done`; this sets `done` before it looks at the count.
+void Combiner::Finish(Waiting* waiting) {
+  waiting->step();
+  waiting->done.store(true);
+  if (sleepers_.load() == 0) return;
+  const base::MutexLock lock(sleep_mutex_);
+  woken_.NotifyAll();
+}
+
+void Combiner::RunOthersAndUnlock() {
+  const auto end = steady_clock::now() + kLongest;
   do {
     if (ready_ == nullptr) {
       for (Waiting* waiting = arrived_.exchange(nullptr, std::memory_order_acquire);
@@ -60,11 +91,12 @@ void Combiner::RunOthers() {
         waiting = older;
       }
     }
-    if (ready_ == nullptr) return;
+    if (ready_ == nullptr) break;
     Waiting* const first = ready_;
     ready_ = first->next;
     Finish(first);
-  } while (std::chrono::steady_clock::now() < end);
+  } while (steady_clock::now() < end && !mutex_->IsOverdue());
+  mutex_->unlock();
 }
 
 }  // namespace prefixd::base

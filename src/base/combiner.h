@@ -1,11 +1,13 @@
 // Combiner runs short steps under a mutex that many threads want at the same time. Whoever holds
 // the mutex runs the steps of those who wait, too: what the steps touch stays in the caches of one
 // core, and a thread whose step is short need not be woken for it. (Flat combining: Hendler, Incze,
-// Shavit, Tzafrir, 2010.)
+// Shavit, Tzafrir, 2010.) Whoever waits in the mutex's own lock() for more than a millisecond comes
+// first.
 //
 // Thread-safe. The mutex may be locked by others as well. Steps must not throw.
 #pragma once
 #include <atomic>
+#include <chrono>
 
 #include "absl/functional/function_ref.h"
 
@@ -32,18 +34,22 @@ class Combiner {
     std::atomic<bool> done{false};  // set last: `this` may be gone then
   };
 
-  bool LookFor(Waiting* mine);  // false: its step was not run in time
-  // Runs what waits, for about kLongest. Requires: the mutex.
-  void RunOthers();
-  static void Finish(Waiting* waiting) {
-    waiting->step();
-    waiting->done.store(true, std::memory_order_release);
+  bool TryLock() PREFIXD_THREAD_ANNOTATION(try_acquire_capability(true, *mutex_)) {
+    return !mutex_->IsOverdue() && mutex_->try_lock();
   }
+  // Runs what waits, for about kLongest. Requires: the mutex.
+  void RunOthersAndUnlock() PREFIXD_THREAD_ANNOTATION(release_capability(*mutex_));
+  bool LookFor(Waiting* mine);   // false: its step was not run in time
+  bool SleepFor(Waiting* mine);  // the same
+  void Finish(Waiting* waiting);
 
   Mutex* const mutex_;
   const bool looks_;
   std::atomic<Waiting*> arrived_{nullptr};  // newest first
   Waiting* ready_ = nullptr;                // guarded by *mutex_; oldest first
+  std::atomic<int> sleepers_{0};            // in SleepFor
+  Mutex sleep_mutex_;
+  CondVar woken_;  // with sleep_mutex_: a step was run
 };
 
 }  // namespace prefixd::base

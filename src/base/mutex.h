@@ -52,7 +52,7 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
       : gauge_(gauge), class_(name, file, line) {}
   void lock() PREFIXD_THREAD_ANNOTATION(acquire_capability()) {
     class_.Locking();
-    if (!LocksSoon()) mutex_.lock();
+    if (!LocksSoon()) Sleep();
     if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
   }
   bool try_lock() PREFIXD_THREAD_ANNOTATION(try_acquire_capability(true)) {
@@ -60,6 +60,12 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
     class_.Locking();
     if (gauge_ != nullptr) since_ = std::chrono::steady_clock::now();
     return true;
+  }
+  // Returns true if a thread has waited in lock() for more than kPatience: who need not have the
+  // mutex at once should leave it to that thread, since a woken thread loses it to one that runs.
+  bool IsOverdue() const {
+    const int64_t since = waits_since_.load(std::memory_order_relaxed);
+    return since != 0 && Now() - since > kPatience.count();
   }
   void unlock() PREFIXD_THREAD_ANNOTATION(release_capability()) {
     if (gauge_ != nullptr) gauge_->Note(std::chrono::steady_clock::now() - since_);
@@ -77,9 +83,22 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
     }
     return false;
   }
+  void Sleep() {
+    if (sleepers_.fetch_add(1) == 0) waits_since_.store(Now(), std::memory_order_relaxed);
+    mutex_.lock();
+    // For the others the time begins anew.
+    waits_since_.store(sleepers_.fetch_sub(1) > 1 ? Now() : 0, std::memory_order_relaxed);
+  }
+  static int64_t Now() {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+  }
   static constexpr int kLooks = 100;  // a few us
+  static constexpr std::chrono::nanoseconds kPatience{1'000'000};
 
   std::mutex mutex_;
+  std::atomic<int> sleepers_{0};         // threads that wait in lock()
+  std::atomic<int64_t> waits_since_{0};  // one of them, in ns of the steady clock; 0: none
   HoldGauge* const gauge_ = nullptr;
   [[no_unique_address]] const LockClass class_;
   std::chrono::steady_clock::time_point since_;  // guarded by the mutex itself

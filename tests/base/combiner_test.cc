@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -105,6 +107,48 @@ TEST_P(CombinerTest, AllThatWaitedRunWhenTheMutexIsFree) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(order.size(), static_cast<size_t>(kThreads));
+}
+
+// Else who looks, and who runs the steps of others, would keep it from one that must be woken.
+TEST(CombinerFairnessTest, WhoHasWaitedForTheMutexItselfComesBeforeStepsThatWait) {
+  Mutex mutex;
+  Combiner combiner{&mutex, /*looks=*/true};
+  std::vector<std::string> order;
+  std::atomic<bool> began{false};
+  mutex.lock();
+  std::thread locks([&] {
+    const MutexLock lock(mutex);
+    order.emplace_back("lock");
+  });
+  while (!mutex.IsOverdue()) std::this_thread::yield();
+  std::thread waits([&] {
+    began = true;
+    combiner.Run([&] { order.emplace_back("step"); });
+  });
+  while (!began) std::this_thread::yield();
+  mutex.unlock();
+  locks.join();
+  waits.join();
+  EXPECT_EQ(order, (std::vector<std::string>{"lock", "step"}));
+  EXPECT_FALSE(mutex.IsOverdue());
+}
+
+// A step that came first does not wait for the one that is run: its thread sleeps, and is woken.
+TEST(CombinerFairnessTest, AStepWhoseThreadSleepsIsRunByWhoHasTheMutex) {
+  Mutex mutex;
+  Combiner combiner{&mutex, /*looks=*/true};
+  std::atomic<bool> ran{false}, returned{false};
+  std::thread sleeps;
+  combiner.Run([&] {
+    sleeps = std::thread([&] {
+      combiner.Run([&] { ran = true; });
+      returned = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // past the looks
+  });
+  // The first Run may have run it; else the thread itself does, from its sleep.
+  sleeps.join();
+  EXPECT_TRUE(ran && returned);
 }
 
 }  // namespace
