@@ -12,6 +12,9 @@ namespace {
 
 // How many pages ahead Hold prefetches the marks that it is going to write.
 constexpr size_t kMarksAhead = 32;
+// last_use is written again after so long, so that hits on many cores share the marks' cache lines.
+// After a kill, uses that were closer to each other may be in the wrong order.
+constexpr int64_t kSameUseUs = 1'000'000;
 
 }  // namespace
 
@@ -45,10 +48,14 @@ void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t n
   sums.memory_bytes += page.UseBytes();
   if (use.holders++ == 0) sums.Add(node, page);
   ++node.pins;
-  if (lease.slot < block::kArenaSlots) use.slots |= uint64_t{1} << lease.slot;
+  const uint64_t slots =
+      lease.slot < block::kArenaSlots ? use.slots | uint64_t{1} << lease.slot : use.slots;
+  const bool changed = std::exchange(use.slots, slots) != slots;
   if (use.marks != nullptr) {
-    use.marks->SetHolders(use.slots);
-    use.marks->last_use.store(now, std::memory_order_relaxed);
+    if (changed) use.marks->SetHolders(slots);
+    std::atomic<int64_t>& last_use = use.marks->last_use;
+    if (std::abs(now - last_use.load(std::memory_order_relaxed)) > kSameUseUs)
+      last_use.store(now, std::memory_order_relaxed);
   }
   lease.pages.push_back(
       {&node, node.first_token(), page.group(), page.rung(), BytesOf(node, page)});
@@ -61,8 +68,7 @@ bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   PageUse& use = page.Use();
   if (--use.holders > 0) return true;
   sums.Remove(node, page);
-  use.slots = 0;
-  if (use.marks != nullptr) use.marks->SetHolders(0);
+  if (std::exchange(use.slots, 0) != 0 && use.marks != nullptr) use.marks->SetHolders(0);
   if (!use.condemned) {
     sums.memory_bytes -= page.UseBytes();
     page.Fold();

@@ -82,7 +82,7 @@ class Page {
     if (in_use()) __builtin_prefetch(&use());
   }
   [[gnu::always_inline]] void AskForMarks() const {
-    if (in_use()) __builtin_prefetch(use().marks, 1);  // nullptr is no fault
+    if (in_use()) __builtin_prefetch(use().marks);  // nullptr is no fault
   }
 
  private:
