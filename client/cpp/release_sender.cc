@@ -13,6 +13,9 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience{5};  // to wait for a call that carries them
 constexpr std::chrono::seconds kSendDeadline{1};
+// After a release the thread looks every kPatience for so long, so that the next ones need not wake
+// it.
+constexpr std::chrono::milliseconds kAwake{100};
 
 }  // namespace
 
@@ -29,25 +32,29 @@ ReleaseSender::Waiting& ReleaseSender::ListOf(const Session& session) {
   return waiting_;
 }
 
+void ReleaseSender::WakeIfAsleep() {
+  if (asleep_) changed_.NotifyAll();
+}
+
 void ReleaseSender::Release(const Session& session, v1::Released released) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).releases.push_back(std::move(released));
-  changed_.NotifyAll();
+  WakeIfAsleep();
 }
 
 void ReleaseSender::ReleaseAgain(const Session& session, v1::Released released) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).again.push_back(std::move(released));
-  changed_.NotifyAll();
+  WakeIfAsleep();
 }
 
 void ReleaseSender::Abandon(const Session& session, block::ReservationId reservation) {
   if (connection_->session() != session) return;
   base::MutexLock lock(mutex_);
   ListOf(session).abandoned.push_back(reservation);
-  changed_.NotifyAll();
+  WakeIfAsleep();
 }
 
 std::vector<v1::Released> ReleaseSender::Take(const Session& session, size_t most) {
@@ -65,7 +72,10 @@ void ReleaseSender::Run() {
   base::MutexLock lock(mutex_);
   while (!stopped_) {
     if (waiting_.empty()) {
-      changed_.Wait(mutex_);
+      asleep_ = steady_clock::now() >= due_ + kAwake;
+      asleep_ ? changed_.Wait(mutex_)
+              : void(changed_.WaitUntil(mutex_, steady_clock::now() + kPatience));
+      asleep_ = false;
     } else if (!draining_ && steady_clock::now() < due_) {
       changed_.WaitUntil(mutex_, due_);
     } else {

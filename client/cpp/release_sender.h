@@ -42,6 +42,7 @@ class ReleaseSender {
   };
   // Returns the list of `session`; drops what waits for an earlier one. Starts the thread.
   Waiting& ListOf(const Session& session) PREFIXD_REQUIRES(mutex_);
+  void WakeIfAsleep() PREFIXD_REQUIRES(mutex_);
   void Run() PREFIXD_EXCLUDES(mutex_);
   void Send(const Waiting& waiting);
 
@@ -51,6 +52,7 @@ class ReleaseSender {
   Waiting waiting_ PREFIXD_GUARDED_BY(mutex_);
   base::Deadline due_ PREFIXD_GUARDED_BY(mutex_);  // when what waits longest is sent
   bool sending_ PREFIXD_GUARDED_BY(mutex_) = false;
+  bool asleep_ PREFIXD_GUARDED_BY(mutex_) = false;  // the thread looks at nothing until it is woken
   bool draining_ PREFIXD_GUARDED_BY(mutex_) = false;
   bool stopped_ PREFIXD_GUARDED_BY(mutex_) = false;
   std::thread thread_ PREFIXD_GUARDED_BY(mutex_);
