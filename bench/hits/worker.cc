@@ -19,6 +19,7 @@ namespace {
 constexpr uint32_t kStoredTokens = 64;  // a store: one block behind the prefix
 constexpr uint64_t kHitsAStore = 8;     // of a worker that stores as well
 constexpr uint64_t kSeedOfStores = 1'000'000;
+constexpr char kTrace[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 float ElementOf(uint32_t position) { return static_cast<float>(position % 512) / 64; }
 
@@ -26,6 +27,7 @@ struct Order {
   uint32_t tokens = 0;
   double us = 0;
   bool stores = false;
+  bool by_grpc = false;
 };
 
 class HitsWorker {
@@ -41,6 +43,9 @@ class HitsWorker {
     return HasStoredRows(lease, size, space_.block_tokens()) ? "" : "acquire: wrong bytes";
   }
   nlohmann::json Run(const Order& order) {
+    // Direct calls carry no trace.
+    if (const Status status = SetTrace(order.by_grpc ? kTrace : ""); !status.ok())
+      return {{"error", status.message}};
     std::vector<double> us;
     uint64_t stored = 0;
     const double start = NowMicros();
@@ -142,7 +147,8 @@ int RunHitsWorker(const nlohmann::json& plan) {
   TellParent({{"error", worker.Verify()}});
   for (std::string line; HearParent(&line);) {
     const nlohmann::json order = nlohmann::json::parse(line);
-    TellParent(worker.Run({order.at("tokens"), order.at("us"), order.at("stores")}));
+    TellParent(
+        worker.Run({order.at("tokens"), order.at("us"), order.at("stores"), order.at("by_grpc")}));
   }
   return 0;
 }
