@@ -78,7 +78,6 @@ class DirectCalls::Connection {
 
   // Serves a call and sends the answer. Returns false if that could not be sent.
   bool Answer(const wire::DirectRequest& head, std::string_view message) {
-    const auto running = calls_->dispatch_->Running();
     answer_.assign(sizeof(wire::DirectAnswer), '\0');
     const std::optional<absl::Status> status = Handle(head, message);
     if (status.has_value() && !status->ok()) answer_.append(std::string(status->message()));
@@ -124,6 +123,7 @@ class DirectCalls::Connection {
       case DirectVerb::kCommit:
         return Do<v1::CommitRequest, v1::CommitReply>(
             "rpc.commit", message, [&](auto* request, auto* reply) {
+              const auto running = calls_->dispatch_->Running();
               return service->DoCommit(*request, patience, caller, reply);
             });
       case DirectVerb::kAbandon:
