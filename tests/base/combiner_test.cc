@@ -111,26 +111,28 @@ TEST_P(CombinerTest, AllThatWaitedRunWhenTheMutexIsFree) {
 
 // Else who looks, and who runs the steps of others, would keep it from one that must be woken.
 TEST(CombinerFairnessTest, WhoHasWaitedForTheMutexItselfComesBeforeStepsThatWait) {
-  Mutex mutex;
-  Combiner combiner{&mutex, /*looks=*/true};
-  std::vector<std::string> order;
-  std::atomic<bool> began{false};
-  mutex.lock();
-  std::thread locks([&] {
-    const MutexLock lock(mutex);
-    order.emplace_back("lock");
-  });
-  while (!mutex.IsOverdue()) std::this_thread::yield();
-  std::thread waits([&] {
-    began = true;
-    combiner.Run([&] { order.emplace_back("step"); });
-  });
-  while (!began) std::this_thread::yield();
-  mutex.unlock();
-  locks.join();
-  waits.join();
-  EXPECT_EQ(order, (std::vector<std::string>{"lock", "step"}));
-  EXPECT_FALSE(mutex.IsOverdue());
+  for (int round = 0; round < 20; ++round) {
+    Mutex mutex;
+    Combiner combiner{&mutex, /*looks=*/true};
+    std::vector<std::string> order;
+    std::atomic<bool> began{false};
+    mutex.lock();
+    std::thread locks([&] {
+      const MutexLock lock(mutex);
+      order.emplace_back("lock");
+    });
+    while (!mutex.IsOverdue()) std::this_thread::yield();
+    std::thread waits([&] {
+      began = true;
+      combiner.Run([&] { order.emplace_back("step"); });
+    });
+    while (!began) std::this_thread::yield();
+    mutex.unlock();
+    locks.join();
+    waits.join();
+    EXPECT_EQ(order, (std::vector<std::string>{"lock", "step"}));
+    EXPECT_FALSE(mutex.IsOverdue());
+  }
 }
 
 // A step that came first does not wait for the one that is run: its thread sleeps, and is woken.

@@ -49,8 +49,9 @@ class DirectPeer {
         if (got == os::MessageReader::Got::kEnd && errno == ECONNRESET)
           got = reader.Read(fd_.get());
       }
-      reply.hung_up = got != os::MessageReader::Got::kMessage;
-      if (reply.hung_up) return reply;
+      EXPECT_NE(got, os::MessageReader::Got::kMore) << "neither an answer nor an end";
+      reply.hung_up = got == os::MessageReader::Got::kEnd;
+      if (got != os::MessageReader::Got::kMessage) return reply;
       std::string_view message = reader.bytes();
       if (++reply.messages == 1) {
         EXPECT_TRUE(wire::TakeHead(&message, &reply.head));
@@ -68,6 +69,8 @@ class DirectPeer {
     EXPECT_TRUE(reply.hung_up || reply.head.call == call_);
     return reply;
   }
+
+  int fd() const { return fd_.get(); }
 
  private:
   const Descriptor fd_;
@@ -250,6 +253,8 @@ TEST_F(DirectCallsTest, AServerThatStopsEndsACallThatWaits) {
   ASSERT_TRUE(
       Eventually([&](const v1::GetStatsReply&) { return worker_->Counter("calls.direct") > 0; }));
   const auto start = std::chrono::steady_clock::now();
+  pollfd answer{.fd = peer_->fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&answer, 1, 50), 0) << "the call does not wait";
   server_.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   Serve();
