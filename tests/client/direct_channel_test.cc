@@ -189,6 +189,25 @@ TEST_F(DirectCallsOfClientTest, ThreadsThatCallAtOnceAllGetTheirAnswers) {
   EXPECT_GE(Count("rpc.acquire"), uint64_t{kThreads * kCalls});
 }
 
+// The thread that sends releases looks for a while after one, then sleeps.
+TEST_F(DirectCallsOfClientTest, AReleaseAfterAPauseIsSentWithoutAnotherCall) {
+  Store(Tokens(300, 1));
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  const auto none_held = [&] {
+    while (daemon_->cache().GetStats().leases > 0 && steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    return daemon_->cache().GetStats().leases == 0;
+  };
+  EXPECT_TRUE(none_held());
+  {
+    const Lease lease = space_.value().Acquire(Tokens(300, 1));
+    EXPECT_EQ(daemon_->cache().GetStats().leases, 1u);
+    std::this_thread::sleep_for(milliseconds(300));  // until it sleeps
+  }
+  EXPECT_TRUE(none_held());
+}
+
 TEST_F(DirectCallsOfClientTest, ATracedThreadsCallsGoByGrpc) {
   Store(Tokens(300, 1));
   while (daemon_->cache().GetStats().leases > 0) std::this_thread::yield();  // releases are direct
