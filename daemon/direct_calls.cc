@@ -157,7 +157,11 @@ class DirectCalls::Connection {
       status = work(&request, &reply);
     }
     counted.End(status);
-    if (status.ok()) reply.AppendToString(&answer_);
+    if (status.ok()) {
+      reply.AppendToString(&answer_);
+    } else {
+      handed_out_->TakeBack();
+    }
     return status;
   }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMarksAhead = 32;
 // last_use is written again after so long, so that hits on many cores share the marks' cache lines.
 // After a kill, uses that were closer to each other may be in the wrong order.
-constexpr int64_t kSameUseUs = 1'000'000;
+constexpr int64_t kSameUseUs = 1'000;
 
 }  // namespace
 

@@ -28,7 +28,7 @@
 // index writes them, under the mutex, until the extent comes out of TakeFreed(). It sets a holder's
 // bit before the call that takes hold returns, and clears all bits when the last holder goes (the
 // bits of holders that went earlier stay until then). The calls that take hold or publish write
-// last_use, unless it is less than a second old; every change of a block's ends writes `ends`.
+// last_use, unless it is less than a millisecond old; every change of a block's ends writes `ends`.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -182,6 +182,15 @@ TEST_F(DirectCallsTest, WhatIsNoRequestIsRefused) {
   EXPECT_EQ(peer_->Call(DirectVerb::kAcquire, Acquire()).head.code, 0u);
 }
 
+TEST_F(DirectCallsTest, ACallThatFailsHandsOutNothing) {
+  v1::AcquireRequest request = mapper_->AcquireOf(space_, tokens_);
+  *request.add_items() = request.items(0);
+  request.mutable_items(1)->mutable_sequence()->set_space(space_ + 1);
+  EXPECT_NE(peer_->Call(DirectVerb::kAcquire, request.SerializeAsString()).head.code, 0u);
+  EXPECT_TRUE(LeasesBecome(0));
+  EXPECT_EQ(worker_->Counter("handed_out.taken_back"), 1u);
+}
+
 TEST_F(DirectCallsTest, WhatIsTooLargeForThemGoesByGrpc) {
   v1::AcquireRequest many;
   many.set_session(mapper_->session);
