@@ -86,8 +86,10 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
   void Sleep() {
     if (sleepers_.fetch_add(1) == 0) waits_since_.store(Now(), std::memory_order_relaxed);
     mutex_.lock();
-    // For the others the time begins anew.
-    waits_since_.store(sleepers_.fetch_sub(1) > 1 ? Now() : 0, std::memory_order_relaxed);
+    // First 0: a thread that counts itself as the only sleeper from now on writes its own time.
+    waits_since_.store(0, std::memory_order_relaxed);
+    // For other sleepers the time begins anew.
+    if (sleepers_.fetch_sub(1) > 1) waits_since_.store(Now(), std::memory_order_relaxed);
   }
   static int64_t Now() {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();

@@ -135,8 +135,7 @@ TEST(CombinerFairnessTest, WhoHasWaitedForTheMutexItselfComesBeforeStepsThatWait
   }
 }
 
-// A step that came first does not wait for the one that is run: its thread sleeps, and is woken.
-TEST(CombinerFairnessTest, AStepWhoseThreadSleepsIsRunByWhoHasTheMutex) {
+TEST(CombinerFairnessTest, AThreadThatSleepsReturnsAfterItsStep) {
   Mutex mutex;
   Combiner combiner{&mutex, /*looks=*/true};
   std::atomic<bool> ran{false}, returned{false};
@@ -148,7 +147,6 @@ TEST(CombinerFairnessTest, AStepWhoseThreadSleepsIsRunByWhoHasTheMutex) {
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // past the looks
   });
-  // The first Run may have run it; else the thread itself does, from its sleep.
   sleeps.join();
   EXPECT_TRUE(ran && returned);
 }
