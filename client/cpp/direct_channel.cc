@@ -1,6 +1,7 @@
 #include "direct_channel.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,8 +23,14 @@ milliseconds LeftUntil(base::Deadline deadline) {
 }  // namespace
 
 DirectChannel::DirectChannel(base::Descriptor socket)
-    : socket_(std::move(socket)), reader_(wire::kMaxDirectMessageBytes, /*most_files=*/0) {
+    : process_(getpid()),
+      socket_(std::move(socket)),
+      reader_(wire::kMaxDirectMessageBytes, /*most_files=*/0) {
   wire::EnlargeSendBuffer(socket_.get());
+}
+
+DirectChannel::~DirectChannel() {
+  if (getpid() != process_) socket_.Release();  // CloseInChildren has closed it
 }
 
 std::optional<absl::Status> DirectChannel::Call(wire::DirectVerb verb,
@@ -32,7 +39,7 @@ std::optional<absl::Status> DirectChannel::Call(wire::DirectVerb verb,
                                                 google::protobuf::MessageLite* reply) {
   if (request.ByteSizeLong() > wire::kMaxDirectMessageBytes - sizeof(wire::DirectRequest))
     return std::nullopt;
-  if (!mutex_.try_lock()) return std::nullopt;
+  if (getpid() != process_ || !mutex_.try_lock()) return std::nullopt;
   const std::optional<absl::Status> status = CallAlone(verb, request, deadline, reply);
   mutex_.unlock();
   return status;

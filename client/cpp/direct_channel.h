@@ -1,6 +1,7 @@
 // Direct calls to the daemon (wire/direct.h), beside gRPC.
 #pragma once
 #include <google/protobuf/message_lite.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
@@ -21,10 +22,14 @@ class DirectChannel {
  public:
   // `socket`: the connection over which the session's files came.
   explicit DirectChannel(base::Descriptor socket);
+  ~DirectChannel();
+  DirectChannel(const DirectChannel&) = delete;
+  DirectChannel& operator=(const DirectChannel&) = delete;
 
   // Makes a call and waits for its answer. Returns nullopt, with nothing done, if the call has to
   // go by gRPC: another one is being made or its answer is late, the request is long, the daemon
-  // hung up or asks for it. DeadlineExceeded and Unavailable: the daemon may have done it.
+  // hung up or asks for it, or this is a child of the process that made the channel.
+  // DeadlineExceeded and Unavailable: the daemon may have done it.
   std::optional<absl::Status> Call(wire::DirectVerb verb,
                                    const google::protobuf::MessageLite& request,
                                    base::Deadline deadline, google::protobuf::MessageLite* reply)
@@ -45,7 +50,8 @@ class DirectChannel {
   bool Take(std::string_view message) PREFIXD_REQUIRES(mutex_);
 
   base::Mutex mutex_;  // held by the thread that makes a call
-  const base::Descriptor socket_;
+  const pid_t process_;
+  base::Descriptor socket_;  // open in process_ alone: a child may have another file of its number
   os::MessageReader reader_ PREFIXD_GUARDED_BY(mutex_);
   std::string request_ PREFIXD_GUARDED_BY(mutex_);
   wire::DirectAnswer head_ PREFIXD_GUARDED_BY(mutex_);

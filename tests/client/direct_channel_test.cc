@@ -2,6 +2,8 @@
 #include "client/cpp/direct_channel.h"
 
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -123,6 +125,24 @@ TEST_F(DirectChannelTest, ADaemonThatHangsUpMayHaveDoneTheLastCallAndNoFurther) 
   EXPECT_TRUE(absl::IsUnavailable(*Call()));
   daemon.join();
   EXPECT_EQ(Call(), std::nullopt);
+}
+
+// Its descriptor's number may be another file's there.
+TEST_F(DirectChannelTest, T5AChildMakesNoCallAndClosesNothing) {
+  Answer(1, 0, Epoch(1));
+  const int before = dup(daemon_.get());
+  close(before);  // the lowest free number, in the child too
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool called = Call().has_value();
+    channel_.reset();
+    const int after = dup(daemon_.get());
+    _exit(!called && after == before ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Call(), absl::OkStatus());
 }
 
 TEST_F(DirectChannelTest, AnAnswerToAnotherCallBreaksTheChannel) {
