@@ -213,7 +213,8 @@ absl::StatusOr<v1::AcquireReply> Ask(Core& core, const Session& session, v1::Acq
   }
   absl::StatusOr<v1::AcquireReply> reply = core.connection()->Call(
       &Connection::Stub::Acquire, session, request, deadline, VerbOf(request));
-  if (absl::IsDeadlineExceeded(reply.status())) {  // the releases may not have arrived
+  // The releases may not have arrived. If the session is over, they are dropped.
+  if (absl::IsDeadlineExceeded(reply.status()) || absl::IsUnavailable(reply.status())) {
     for (v1::Released& released : *request.mutable_release()) {
       core.release_sender().ReleaseAgain(session, std::move(released));
     }
