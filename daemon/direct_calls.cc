@@ -78,15 +78,15 @@ class DirectCalls::Connection {
 
   // Serves a call and sends the answer. Returns false if that could not be sent.
   bool Answer(const wire::DirectRequest& head, std::string_view message) {
-    answer_.assign(sizeof(wire::DirectAnswer), '\0');
-    const std::optional<absl::Status> status = Handle(head, message);
-    if (status.has_value() && !status->ok()) answer_.append(std::string(status->message()));
-    const wire::DirectAnswer answer{
+    std::string answer(sizeof(wire::DirectAnswer), '\0');
+    const std::optional<absl::Status> status = Handle(head, message, &answer);
+    if (status.has_value() && !status->ok()) answer.append(std::string(status->message()));
+    const wire::DirectAnswer sent{
         .call = head.call,
         .code = status.has_value() ? static_cast<uint32_t>(status->code()) : wire::kCallByGrpc,
-        .bytes = static_cast<uint32_t>(answer_.size() - sizeof(wire::DirectAnswer))};
-    answer_.replace(0, sizeof(answer), wire::BytesOf(answer));
-    for (std::string_view rest = answer_; !rest.empty();) {
+        .bytes = static_cast<uint32_t>(answer.size() - sizeof(wire::DirectAnswer))};
+    answer.replace(0, sizeof(sent), wire::BytesOf(sent));
+    for (std::string_view rest = answer; !rest.empty();) {
       const std::string_view piece = rest.substr(0, wire::kMaxDirectMessageBytes);
       if (!SendPiece(socket_.get(), piece)) return false;
       rest.remove_prefix(piece.size());
@@ -94,8 +94,9 @@ class DirectCalls::Connection {
     return true;
   }
 
-  // Appends the reply to answer_. nullopt: nothing was done, this goes by gRPC.
-  std::optional<absl::Status> Handle(const wire::DirectRequest& head, std::string_view message) {
+  // Appends the reply to `answer`. nullopt: nothing was done, this goes by gRPC.
+  std::optional<absl::Status> Handle(const wire::DirectRequest& head, std::string_view message,
+                                     std::string* answer) {
     const Caller caller{&*handed_out_, nullptr, nullptr};
     const auto wait =
         std::min<std::chrono::milliseconds>(std::chrono::milliseconds(head.patience_ms), kMaxWait);
@@ -104,31 +105,31 @@ class DirectCalls::Connection {
     switch (head.verb) {
       case DirectVerb::kMatch:
         return Do<v1::AcquireRequest, v1::AcquireReply>(
-            "rpc.match", message,
+            "rpc.match", message, answer,
             [&](auto* request, auto* reply) { return service->DoMatch(request, reply); });
       case DirectVerb::kAcquire:
         return Do<v1::AcquireRequest, v1::AcquireReply>(
-            "rpc.acquire", message, [&](auto* request, auto* reply) {
+            "rpc.acquire", message, answer, [&](auto* request, auto* reply) {
               return service->DoAcquire(request, patience, caller, reply);
             });
       case DirectVerb::kRelease:
         return Do<v1::ReleaseRequest, v1::Ack>(
-            "rpc.release", message,
+            "rpc.release", message, answer,
             [&](auto* request, auto* reply) { return service->DoRelease(*request, reply); });
       case DirectVerb::kReserve:
         return Do<v1::ReserveRequest, v1::ReserveReply>(
-            "rpc.reserve", message, [&](auto* request, auto* reply) {
+            "rpc.reserve", message, answer, [&](auto* request, auto* reply) {
               return service->DoReserve(*request, caller.hand_out, reply);
             });
       case DirectVerb::kCommit:
         return Do<v1::CommitRequest, v1::CommitReply>(
-            "rpc.commit", message, [&](auto* request, auto* reply) {
+            "rpc.commit", message, answer, [&](auto* request, auto* reply) {
               const auto running = calls_->dispatch_->Running();
               return service->DoCommit(*request, patience, caller, reply);
             });
       case DirectVerb::kAbandon:
         return Do<v1::AbandonRequest, v1::Ack>(
-            "rpc.abandon", message,
+            "rpc.abandon", message, answer,
             [&](auto* request, auto* reply) { return service->DoAbandon(*request, reply); });
       case DirectVerb::kNone:
         break;
@@ -137,7 +138,8 @@ class DirectCalls::Connection {
   }
 
   template <typename Request, typename Reply, typename Work>
-  std::optional<absl::Status> Do(const char* name, std::string_view message, const Work& work) {
+  std::optional<absl::Status> Do(const char* name, std::string_view message, std::string* answer,
+                                 const Work& work) {
     google::protobuf::io::ArrayInputStream bytes(message.data(), static_cast<int>(message.size()));
     if (!wire::UnfoldedBytes(*Request::descriptor(), &bytes, LongRequests::kShortUnfoldedBytes)
              .ok()) {
@@ -158,7 +160,7 @@ class DirectCalls::Connection {
     }
     counted.End(status);
     if (status.ok()) {
-      reply.AppendToString(&answer_);
+      reply.AppendToString(answer);
     } else {
       handed_out_->TakeBack();
     }
@@ -169,7 +171,6 @@ class DirectCalls::Connection {
   const base::Descriptor socket_;
   const block::SessionId session_;
   os::MessageReader reader_{wire::kMaxDirectMessageBytes, /*most_files=*/0};
-  std::string answer_;
   std::optional<HandOut> handed_out_;  // by the last answer
   uint64_t answered_ = 0;              // its call
 };
