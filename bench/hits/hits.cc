@@ -106,8 +106,8 @@ void Report(Bench& bench, const Load& load, uint64_t workers, const Seen& seen) 
 
 void JudgeAll(Bench& bench, const Load& load, uint64_t workers, const Seen& alone,
               const Seen& together) {
-  const std::string name = absl::StrCat(load.name, ", ", workers, " workers");
   if (load.hits_per_s == 0) return;
+  const std::string name = absl::StrCat(load.name, ", ", workers, " workers");
   bench.Judge({.name = name + ", hits a second",
                .ours = absl::StrFormat("%.0f a second", together.hits_per_s),
                .reference = absl::StrFormat("one alone %.0f", alone.hits_per_s),

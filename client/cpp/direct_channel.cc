@@ -8,16 +8,17 @@
 #include <limits>
 #include <utility>
 
+#include "os/wake.h"
 #include "wire/send_buffer.h"
 
 namespace prefixd::client {
 namespace {
 
-using std::chrono::milliseconds;
-
-milliseconds LeftUntil(base::Deadline deadline) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
-  return std::clamp(left, milliseconds(0), milliseconds(std::numeric_limits<int>::max()));
+uint32_t MillisUntil(base::Deadline deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(left.count(), 0, std::numeric_limits<uint32_t>::max()));
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ std::optional<absl::Status> DirectChannel::CallAlone(wire::DirectVerb verb,
 
 bool DirectChannel::Send(wire::DirectVerb verb, const google::protobuf::MessageLite& request,
                          base::Deadline deadline) {
-  const auto left = static_cast<uint32_t>(LeftUntil(deadline).count());
+  const uint32_t left = MillisUntil(deadline);
   if (left == 0) return false;
   const wire::DirectRequest head{
       .call = calls_ + 1, .heard = heard_, .verb = verb, .patience_ms = left};
@@ -84,10 +85,10 @@ DirectChannel::Got DirectChannel::Receive(base::Deadline deadline) {
   while (waits_) {
     const os::MessageReader::Got got = reader_.Read(socket_.get());
     if (got == os::MessageReader::Got::kMore) {
-      const milliseconds left = LeftUntil(deadline);
-      if (left.count() == 0) return Got::kTimeout;
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left.count() <= 0) return Got::kTimeout;
       pollfd polled{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-      poll(&polled, 1, static_cast<int>(left.count()));
+      os::PollFor({&polled, 1}, left);
       continue;
     }
     if (got == os::MessageReader::Got::kEnd || !Take(reader_.bytes())) {

@@ -73,9 +73,12 @@ void ReleaseSender::Run() {
   while (!stopped_) {
     if (waiting_.empty()) {
       asleep_ = steady_clock::now() >= due_ + kAwake;
-      asleep_ ? changed_.Wait(mutex_)
-              : void(changed_.WaitUntil(mutex_, steady_clock::now() + kPatience));
-      asleep_ = false;
+      if (asleep_) {
+        changed_.Wait(mutex_);
+        asleep_ = false;
+      } else {
+        changed_.WaitUntil(mutex_, steady_clock::now() + kPatience);
+      }
     } else if (!draining_ && steady_clock::now() < due_) {
       changed_.WaitUntil(mutex_, due_);
     } else {

@@ -10,7 +10,7 @@
 namespace prefixd::index {
 namespace {
 
-// How many pages ahead Hold prefetches the marks that it is going to write.
+// How many pages ahead Hold prefetches the marks that it is going to look at.
 constexpr size_t kMarksAhead = 32;
 // last_use is written again after so long, so that hits on many cores share the marks' cache lines.
 // After a kill, uses that were closer to each other may be in the wrong order.
