@@ -1,7 +1,6 @@
 #include "client/worker/options.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -13,6 +12,7 @@
 #include "client/worker/model_config.h"
 #include "client/worker/synthetic.h"
 #include "completion/completion.h"
+#include "os/machine.h"
 
 namespace prefixd::worker {
 namespace {
@@ -217,7 +217,7 @@ absl::Status Check(Options* options) {
 
 std::optional<int> ParseCommandLine(int argc, const char* const* argv, Options* options,
                                     std::ostream& out, std::ostream& err) {
-  options->threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
+  options->threads = std::min(os::UsableCpus(""), kMaxThreads);
   CLI::App app{kAbout, "prefixd-worker"};
   app.set_version_flag("--version", std::string("prefixd-worker ") + kVersion);
   DeclareModel(app, options);

@@ -19,7 +19,7 @@ namespace prefixd::base {
 class Combiner {
  public:
   // `mutex` outlives this. `looks`: a thread that waits looks for a while before it sleeps.
-  explicit Combiner(Mutex* mutex, bool looks = ManyCores()) : mutex_(mutex), looks_(looks) {}
+  explicit Combiner(Mutex* mutex, bool looks = ManyCpus()) : mutex_(mutex), looks_(looks) {}
   Combiner(const Combiner&) = delete;
   Combiner& operator=(const Combiner&) = delete;
 

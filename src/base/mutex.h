@@ -77,7 +77,7 @@ class PREFIXD_THREAD_ANNOTATION(capability("mutex")) Mutex {
   // Most holds are shorter than putting a thread to sleep and waking it.
   bool LocksSoon() {
     if (mutex_.try_lock()) return true;
-    for (int looks = ManyCores() ? kLooks : 0; looks > 0; --looks) {
+    for (int looks = ManyCpus() ? kLooks : 0; looks > 0; --looks) {
       Pause();
       if (mutex_.try_lock()) return true;
     }

@@ -1,6 +1,5 @@
 // Waiting for a moment without giving the CPU away.
 #pragma once
-#include <thread>
 
 namespace prefixd::base {
 
@@ -14,10 +13,8 @@ inline void Pause() {
 }
 
 // Whether a thread may look again and again for what another one is about to do, instead of
-// sleeping: on a machine of few cores the other one may need this core.
-inline bool ManyCores() {
-  static const bool many = std::thread::hardware_concurrency() > 4;
-  return many;
-}
+// sleeping: where few CPUs may be used, or a container's limit leaves few, the other one may need
+// this one. Asked of the system once.
+bool ManyCpus();
 
 }  // namespace prefixd::base

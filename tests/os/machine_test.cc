@@ -2,10 +2,12 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -77,6 +79,27 @@ TEST_F(MachineTest, TheLeastLimitOfTheGroupsAboveAProcessHolds) {
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(GroupMemoryLimit(root_, 71), 8192u);
   EXPECT_GT(GroupMemoryLeft(), 0u) << "of this process's own groups";
+}
+
+TEST_F(MachineTest, ACpuLimitOfTheGroupsAboveTheProcessHolds) {
+  const unsigned cpus = std::max(1U, std::thread::hardware_concurrency());
+  EXPECT_EQ(UsableCpus(root_), cpus);
+  EXPECT_EQ(UsableCpus("") > 0 && UsableCpus("") <= cpus, true);
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(UsableCpus(root_), cpus);
+  Write("/sys/fs/cgroup/a/cpu.max", "100000 100000\n");
+  EXPECT_EQ(UsableCpus(root_), 1u);
+  Write("/sys/fs/cgroup/a/cpu.max", "1000 100000\n");
+  EXPECT_EQ(UsableCpus(root_), 1u) << "less than one is one";
+  Write("/sys/fs/cgroup/a/cpu.max", "100001 100000\n");
+  EXPECT_EQ(UsableCpus(root_), std::min(cpus, 2u)) << "rounded up";
+  Write("/proc/self/cgroup", "4:cpu,cpuacct:/y\n5:cpuset:/z\n");
+  Write("/sys/fs/cgroup/cpu/y/cpu.cfs_quota_us", "-1\n");
+  Write("/sys/fs/cgroup/cpu/y/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(UsableCpus(root_), cpus);
+  Write("/sys/fs/cgroup/cpu/y/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(UsableCpus(root_), 1u);
 }
 
 TEST_F(MachineTest, DescriptorLimitsAreReadPerProcess) {

@@ -7,6 +7,7 @@
 #include <uuid/uuid.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "os/darwin/sysctl.h"
 
@@ -49,6 +50,10 @@ std::optional<uint64_t> SwapBytes(const std::string& root) {
 // There are no groups with limits.
 uint64_t GroupMemoryLeft() { return kNoLimit; }
 uint64_t GroupMemoryLimit(const std::string&, uint64_t) { return kNoLimit; }
+
+unsigned UsableCpus(const std::string&) {
+  return std::max(1U, std::thread::hardware_concurrency());
+}
 
 // No other process's limits are told.
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 namespace prefixd::os {
 namespace {
@@ -49,20 +50,20 @@ uint64_t Left(uint64_t limit, uint64_t used, uint64_t cached) {
   return limit - std::min(limit, held);
 }
 
-// Calls `look` with the folder of each memory cgroup from that of the process up to the root, and
-// with whether it is of version 2. Does not see controllers that are mounted elsewhere than
-// /sys/fs/cgroup.
+// Calls `look` with the folder of each cgroup of a controller ("memory") from that of the process
+// up to the root, and with whether it is of version 2. Does not see controllers that are mounted
+// elsewhere than /sys/fs/cgroup.
 template <typename Look>
-void ForEachMemoryGroup(const std::string& root, uint64_t pid, Look look) {
+void ForEachGroup(const std::string& root, const std::string& controller, uint64_t pid, Look look) {
   std::istringstream lines(ReadAll(ProcessFolder(root, pid) + "/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool v2 = controllers.empty();
-    if (!v2 && controllers != "memory") continue;
-    const std::string mount = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool v2 = controllers == ",,";
+    if (!v2 && controllers.find("," + controller + ",") == std::string::npos) continue;
+    const std::string mount = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller);
     for (std::filesystem::path at = line.substr(second + 1);; at = at.parent_path()) {
       look(mount + at.string() + "/", v2);
       if (at == at.parent_path()) break;
@@ -115,7 +116,7 @@ std::optional<uint64_t> SwapBytes(const std::string& root) {
 
 uint64_t GroupMemoryLeft() {
   uint64_t least = kNoLimit;
-  ForEachMemoryGroup("", 0, [&](const std::string& folder, bool v2) {
+  ForEachGroup("", "memory", 0, [&](const std::string& folder, bool v2) {
     const auto number = [&](const char* file, const char* name, uint64_t otherwise) {
       return Field(folder + file, name).value_or(otherwise);
     };
@@ -131,11 +132,27 @@ uint64_t GroupMemoryLeft() {
 
 uint64_t GroupMemoryLimit(const std::string& root, uint64_t pid) {
   uint64_t least = kNoLimit;
-  ForEachMemoryGroup(root, pid, [&](const std::string& folder, bool v2) {
+  ForEachGroup(root, "memory", pid, [&](const std::string& folder, bool v2) {
     const std::string file = folder + (v2 ? "memory.max" : "memory.limit_in_bytes");
     least = std::min(least, Field(file, "").value_or(kNoLimit));
   });
   return least >= uint64_t{1} << 60 ? kNoLimit : least;  // v1 writes a huge number for none
+}
+
+unsigned UsableCpus(const std::string& root) {
+  uint64_t least = std::max(1U, std::thread::hardware_concurrency());  // those of its affinity
+  ForEachGroup(root, "cpu", 0, [&](const std::string& folder, bool v2) {
+    // Version 1 writes a quota of -1 where there is none.
+    std::istringstream words(v2 ? ReadAll(folder + "cpu.max")
+                                : ReadAll(folder + "cpu.cfs_quota_us") + " " +
+                                      ReadAll(folder + "cpu.cfs_period_us"));
+    std::string first, second;
+    uint64_t quota = 0, period = 0;
+    words >> first >> second;
+    if (!ToNumber(first, &quota) || !ToNumber(second, &period) || period == 0) return;
+    least = std::min(least, std::max<uint64_t>(1, quota / period + (quota % period != 0 ? 1 : 0)));
+  });
+  return static_cast<unsigned>(least);
 }
 
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid) {
