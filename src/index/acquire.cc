@@ -30,13 +30,6 @@ Node* TakeInRam(const Node& parent, const block::SequenceView& tokens, const Usa
   return nullptr;
 }
 
-size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
-  return static_cast<size_t>(
-      std::partition_point(path.blocks.begin(), path.blocks.end(),
-                           [&](const Node* node) { return node->first_token() < tokens; }) -
-      path.blocks.begin());
-}
-
 BlockRef LastFull(const RestorablePath& path, uint32_t tokens) {
   for (size_t i = BlocksBefore(path, tokens); i > 0; --i) {
     Node* const node = path.blocks[i - 1];
@@ -149,15 +142,17 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
     acquired.answer.restorable_tokens = 0;
     return;
   }
-  lease.pages.reserve(lease.usable.regular ? path.pages.size() : 0);
-  Hold(lease, path, lease.tokens);
-  if (lease.pages.empty()) {  // only sliding groups are selected, and no page of them is there
-    acquired.answer.restorable_tokens = 0;
-    return;
+  if (!Join(lease, path)) {
+    Hold(lease, path, lease.tokens);
+    if (lease.pages().empty()) {  // only sliding groups are selected, and no page of them is there
+      acquired.answer.restorable_tokens = 0;
+      return;
+    }
+    StampPath(lease.pages().back().node);
+    Share(lease);
   }
   acquired.from_token = lease.from;
   acquired.last_full = LastFull(path, lease.tokens);
-  StampPath(lease.pages.back().node);
   List(path, lease.tokens, options, acquired);
   acquired.lease = AddLease(std::move(lease));
 }
@@ -182,8 +177,7 @@ Acquired PrefixIndex::Impl::Acquire(block::SpaceHandle handle, const block::Sequ
               .slot = options.slot,
               .space = space,
               .usable = UsableOf(space->shape, options.selection),
-              .reads = options.reads,
-              .pages = {}};
+              .reads = options.reads};
   const Walk walk = WalkDown(space->root, space->shape.block_tokens, request);
   RestorablePath path;
   if (lease.usable.regular) {
@@ -213,8 +207,8 @@ absl::StatusOr<std::vector<PageInfo>> PrefixIndex::LeasedPages(block::LeaseId id
       return absl::InvalidArgumentError(
           absl::StrCat("lease ", id.value, ": holds no page of group ", group));
     }
-    list.reserve(lease.pages.size());
-    for (const HeldPage& held : lease.pages) {
+    list.reserve(lease.pages().size());
+    for (const HeldPage& held : lease.pages()) {
       if (held.first_token >= tokens) continue;
       if (!groups.empty() && !std::ranges::binary_search(groups, held.group)) continue;
       PageInfo& info = list.emplace_back();
@@ -240,8 +234,7 @@ Acquired PrefixIndex::LeasePublished(block::ReservationId id, uint32_t from_toke
               .slot = slot,
               .space = reservation.space,
               .usable = reservation.usable,
-              .from = first * block_tokens,
-              .pages = {}};
+              .from = first * block_tokens};
   RestorablePath path;
   uint32_t reach = lease.from;
   for (Node* parent = reach < tokens ? impl_->ParentOf(reservation, first) : nullptr;

@@ -132,7 +132,8 @@ absl::StatusOr<PageRef> PrefixIndex::Adopt(block::SpaceHandle handle, const Adop
   WriteMarks(*node, page, adopted.last_use);
   // Its readers may be gone or not. The page is held until that is known.
   LeasedSums sums;
-  if (readers != 0) Impl::TakePage(impl_->adoption, *node, page, adopted.last_use, sums);
+  if (readers != 0)
+    Impl::TakePage(impl_->adoption, block::kNoSlot, *node, page, adopted.last_use, sums);
   impl_->AddSums(sums);
   impl_->Reorder(*node);
   impl_->SupersedePrefixes(*node);
@@ -153,15 +154,12 @@ block::LeaseId PrefixIndex::AdoptLease(block::SessionId session, uint32_t slot,
            std::tuple(b.node->first_token(), b.node_id, b.group, b.rung);
   });
   refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
-  Lease lease{.session = session,
-              .slot = slot,
-              .space = refs.front().node->space(),
-              .usable = {},
-              .pages = {}};
+  Lease lease{.session = session, .slot = slot, .space = refs.front().node->space(), .usable = {}};
+  lease.held = std::make_shared<HeldPath>();
   const int64_t now = base::SystemClock::Get().UnixMicros();
   for (const PageRef& ref : refs) {
     LeasedSums sums;
-    Impl::TakePage(lease, *ref.node, *impl_->Resolve(ref), now, sums);
+    Impl::TakePage(*lease.held, slot, *ref.node, *impl_->Resolve(ref), now, sums);
     impl_->AddSums(sums);
     impl_->Reorder(*ref.node);
   }

@@ -40,11 +40,11 @@ class Ages {
     Counting(const Counting&) = delete;
     Counting& operator=(const Counting&) = delete;
 
-    // Call it before the block is stamped anew. Counts full blocks only.
-    void Add(const Node& node) {
+    // `stamp`: the block's before it is stamped anew. Counts full blocks only.
+    void Add(const Node& node, int64_t stamp) {
       const uint64_t serial = node.serial();
       if (serial == 0) return;
-      Add(static_cast<uint64_t>(node.stamp), use_);
+      Add(static_cast<uint64_t>(stamp), use_);
       Add(serial, birth_);
     }
 

@@ -137,8 +137,7 @@ Acquired PrefixIndex::LeaseBlock(block::SpaceHandle handle, const block::Sequenc
               .space = space,
               .usable = {},
               .from = node->first_token(),
-              .tokens = node->first_token() + node->size(),
-              .pages = {}};
+              .tokens = node->first_token() + node->size()};
   acquired.from_token = lease.from;
   acquired.answer.restorable_tokens = lease.tokens;
   impl_->Hold(lease, path, lease.tokens);

@@ -39,7 +39,7 @@ Evicted PrefixIndex::Impl::GiveUpRam(Node& node, bool may_drop_dirty,
       FreePage(page);
     }
   }
-  if (evicted.pages > 0 && !AnyInRam(node)) CountGivenUp().Add(node);
+  if (evicted.pages > 0 && !AnyInRam(node)) CountGivenUp().Add(node, node.stamp);
   return evicted;
 }
 

@@ -101,6 +101,7 @@ struct PrefixIndex::Impl {
   // Returns nullptr when the block or the page is gone for good.
   Page* Resolve(const PageRef& ref) PREFIXD_REQUIRES(mutex);
   void StampPath(Node* leaf) PREFIXD_REQUIRES(mutex);  // stamps `leaf` and its ancestors
+  void StampBlock(Node& node, int64_t stamp) PREFIXD_REQUIRES(mutex);
 
   // Calls `look(Node&)` under the mutex for every block, in or out of the tree, and releases the
   // mutex after every kStepBlocks. May miss blocks that come meanwhile.
@@ -238,16 +239,41 @@ struct PrefixIndex::Impl {
   void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
   // The caller of TakePage or DropPage updates totals and orders (AddSums, Reorder). DropPage
   // returns false if this was the last holder and the page is gone, so that its slot may go too.
-  static void TakePage(Lease& lease, Node& node, Page& page, int64_t now, LeasedSums& sums);
+  static void TakePage(HeldPath& held, uint32_t slot, Node& node, Page& page, int64_t now,
+                       LeasedSums& sums);
   bool DropPage(const HeldPage& held, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
-  // Counts a request that reads the block, which somebody holds now.
+  // Notes a reader's slot (block::kNoSlot: none) and the use in the page's marks.
+  static void Mark(PageUse& use, uint32_t slot, int64_t now);
+  // Returns whether `now` is late enough to be written over `last_use_us`: not at once, so that
+  // hits on many cores share the marks' cache lines. After a kill, uses that were closer to each
+  // other may be in the wrong order.
+  static bool IsAnotherUse(int64_t last_use_us, int64_t now) {
+    return std::abs(now - last_use_us) > 1'000;
+  }
+  // Counts a request that reads the block, which somebody holds now and whose stamp was `stamp`.
+  void ReadBlock(Node& node, int64_t stamp, Ages::Counting& read, LeasedSums& sums)
+      PREFIXD_REQUIRES(mutex);
   void Touch(Node& node, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   void AddSums(const LeasedSums& sums) PREFIXD_REQUIRES(mutex);
   block::LeaseId AddLease(Lease lease) PREFIXD_REQUIRES(mutex);
+  void LetGo(Lease& lease) PREFIXD_REQUIRES(mutex);  // of all its pages; it is of no use then
   // Drops the pages of `lease` in blocks that begin at `tokens` or later.
   void GiveUp(Lease& lease, uint32_t tokens) PREFIXD_REQUIRES(mutex);
   void DropPages(std::span<const HeldPage> pages) PREFIXD_REQUIRES(mutex);
   absl::Status EndLease(block::LeaseId id) PREFIXD_REQUIRES(mutex);
+
+  // --- share.cc ---
+  // Makes the lease hold the path's pages of [0, lease.tokens) together with other leases, and
+  // draws stamps for its blocks. Returns false, with nothing done, if no lease holds just those.
+  bool Join(Lease& lease, const RestorablePath& path) PREFIXD_REQUIRES(mutex);
+  // Counts a request that reads the path's blocks, which `held` holds.
+  void ReadTogether(const HeldPath& held, const RestorablePath& path, size_t blocks)
+      PREFIXD_REQUIRES(mutex);
+  // Lets later leases join `lease`, which took hold of its pages and stamped their blocks just now.
+  void Share(const Lease& lease) PREFIXD_REQUIRES(mutex);
+  // Gives the blocks the stamps that were drawn for them.
+  void WriteStamps(HeldPath& held) PREFIXD_REQUIRES(mutex);
+  void EndSharing(HeldPath& held) PREFIXD_REQUIRES(mutex);  // its last lease ends
 
   // --- pin.cc ---
   void EndPin(block::PinId id) PREFIXD_REQUIRES(mutex);
@@ -404,9 +430,11 @@ struct PrefixIndex::Impl {
   uint64_t evicted_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
   uint64_t refused_snapshots PREFIXD_GUARDED_BY(mutex) = 0;
   // Until EndAdoption: holds of pages whose marks name readers, and last uses of adopted pages.
-  Lease adoption PREFIXD_GUARDED_BY(mutex);
+  HeldPath adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
+  // Paths that leases may join, by their last block.
+  absl::flat_hash_map<const Node*, std::weak_ptr<HeldPath>> shared_paths PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::PinId, PinnedPath> pins PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
       PREFIXD_GUARDED_BY(mutex);

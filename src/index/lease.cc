@@ -12,10 +12,6 @@ namespace {
 
 // How many pages ahead Hold prefetches the marks that it is going to look at.
 constexpr size_t kMarksAhead = 32;
-// last_use is written again after so long, so that hits on many cores share the marks' cache lines.
-// After a kill, uses that were closer to each other may be in the wrong order.
-constexpr int64_t kSameUseUs = 1'000;
-
 }  // namespace
 
 void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
@@ -41,24 +37,26 @@ void PrefixIndex::Impl::Touch(Node& node, LeasedSums& sums) {
   ++node.touches;
 }
 
-void PrefixIndex::Impl::TakePage(Lease& lease, Node& node, Page& page, int64_t now,
+void PrefixIndex::Impl::Mark(PageUse& use, uint32_t slot, int64_t now) {
+  const uint64_t slots = slot < block::kArenaSlots ? use.slots | uint64_t{1} << slot : use.slots;
+  const bool changed = std::exchange(use.slots, slots) != slots;
+  if (use.marks == nullptr) return;
+  if (changed) use.marks->SetHolders(slots);
+  std::atomic<int64_t>& last_use = use.marks->last_use;
+  if (IsAnotherUse(last_use.load(std::memory_order_relaxed), now))
+    last_use.store(now, std::memory_order_relaxed);
+}
+
+void PrefixIndex::Impl::TakePage(HeldPath& held, uint32_t slot, Node& node, Page& page, int64_t now,
                                  LeasedSums& sums) {
   sums.memory_bytes -= page.UseBytes();
   PageUse& use = page.Use();
   sums.memory_bytes += page.UseBytes();
   if (use.holders++ == 0) sums.Add(node, page);
   ++node.pins;
-  const uint64_t slots =
-      lease.slot < block::kArenaSlots ? use.slots | uint64_t{1} << lease.slot : use.slots;
-  const bool changed = std::exchange(use.slots, slots) != slots;
-  if (use.marks != nullptr) {
-    if (changed) use.marks->SetHolders(slots);
-    std::atomic<int64_t>& last_use = use.marks->last_use;
-    if (std::abs(now - last_use.load(std::memory_order_relaxed)) > kSameUseUs)
-      last_use.store(now, std::memory_order_relaxed);
-  }
-  lease.pages.push_back(
-      {&node, node.first_token(), page.group(), page.rung(), BytesOf(node, page)});
+  Mark(use, slot, now);
+  held.pages.push_back({&node, node.first_token(), page.group(), page.rung(), BytesOf(node, page)});
+  held.charge += held.pages.back().charge;
 }
 
 bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
@@ -84,8 +82,17 @@ bool PrefixIndex::Impl::DropPage(const HeldPage& held, LeasedSums& sums) {
   return Present(page);
 }
 
+void PrefixIndex::Impl::ReadBlock(Node& node, int64_t stamp, Ages::Counting& read,
+                                  LeasedSums& sums) {
+  read.Add(node, stamp);
+  Touch(node, sums);
+  if (node.refused) Admit(node);
+}
+
 void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) {
+  lease.held = std::make_shared<HeldPath>();
   if (path.blocks.empty()) return;
+  if (lease.usable.regular) lease.held->pages.reserve(path.pages.size());
   const size_t groups = path.pages.size() / path.blocks.size();
   const int64_t now = base::SystemClock::Get().UnixMicros();
   LeasedSums sums;
@@ -95,20 +102,17 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
     if (path.pages[i] != nullptr) path.pages[i]->AskForMarks();
   }
   for (size_t i = 0; i < path.blocks.size() && path.blocks[i]->first_token() < tokens; ++i) {
+    Node& node = *path.blocks[i];
     bool taken = false;
     for (size_t group = 0; group < groups; ++group) {
       const size_t at = i * groups + group;
       const Page* const later = at + ahead < path.pages.size() ? path.pages[at + ahead] : nullptr;
       if (later != nullptr) later->AskForMarks();
       if (path.pages[at] == nullptr) continue;
-      Page& page = *path.pages[at];
-      TakePage(lease, *path.blocks[i], page, now, sums);
+      TakePage(*lease.held, lease.slot, node, *path.pages[at], now, sums);
       taken = true;
     }
-    if (!taken || !lease.reads) continue;
-    read.Add(*path.blocks[i]);
-    Touch(*path.blocks[i], sums);
-    if (path.blocks[i]->refused) Admit(*path.blocks[i]);
+    if (taken && lease.reads) ReadBlock(node, node.stamp, read, sums);
   }
   AddSums(sums);
 }
@@ -116,10 +120,10 @@ void PrefixIndex::Impl::Hold(Lease& lease, const RestorablePath& path, uint32_t 
 block::LeaseId PrefixIndex::Impl::AddLease(Lease lease) {
   const block::LeaseId id{next_id++};
   Session& session = sessions[lease.session];
-  for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
+  session.leased_bytes += lease.held->charge;
   ++session.leases;
   if (lease.space != nullptr) ++lease.space->leases;
-  table_bytes += MemoryOf(lease);
+  table_bytes += MemoryOf(lease) + (lease.shares() ? 0 : MemoryOf(*lease.held));
   leases.emplace(id, std::move(lease));
   return id;
 }
@@ -148,17 +152,33 @@ void PrefixIndex::Impl::DropPages(std::span<const HeldPage> pages) {
   AddSums(sums);
 }
 
+void PrefixIndex::Impl::LetGo(Lease& lease) {
+  const std::shared_ptr<HeldPath> held = std::exchange(lease.held, nullptr);
+  sessions[lease.session].leased_bytes -= held->charge;
+  if (held.use_count() > 1) return;
+  EndSharing(*held);
+  table_bytes -= MemoryOf(*held);
+  DropPages(held->pages);
+}
+
 void PrefixIndex::Impl::GiveUp(Lease& lease, uint32_t tokens) {
-  table_bytes -= MemoryOf(lease);
-  const auto first =
-      std::partition_point(lease.pages.begin(), lease.pages.end(),
-                           [&](const HeldPage& held) { return held.first_token < tokens; });
-  Session& session = sessions[lease.session];
-  for (auto it = first; it != lease.pages.end(); ++it) session.leased_bytes -= it->charge;
-  DropPages({first, lease.pages.end()});
-  lease.pages.erase(first, lease.pages.end());
   lease.tokens = std::min(lease.tokens, tokens);
-  table_bytes += MemoryOf(lease);
+  const auto first =
+      std::partition_point(lease.pages().begin(), lease.pages().end(),
+                           [&](const HeldPage& held) { return held.first_token < tokens; });
+  if (first == lease.pages().end()) return;
+  // Other leases may share the pages: the lease takes what it keeps once more, then lets all go.
+  const auto kept = std::make_shared<HeldPath>();
+  kept->pages.assign(lease.pages().begin(), first);
+  for (const HeldPage& held : kept->pages) {
+    ++FindPage(*held.node, held.group, held.rung)->Use().holders;
+    ++held.node->pins;
+    kept->charge += held.charge;
+  }
+  LetGo(lease);
+  lease.held = kept;
+  sessions[lease.session].leased_bytes += kept->charge;
+  table_bytes += MemoryOf(*kept);
 }
 
 absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
@@ -167,7 +187,7 @@ absl::Status PrefixIndex::Impl::EndLease(block::LeaseId id) {
     return absl::NotFoundError(absl::StrCat("lease ", id.value, ": unknown or released"));
   }
   Lease& lease = it->second;
-  GiveUp(lease, 0);
+  LetGo(lease);
   table_bytes -= MemoryOf(lease);
   const auto session = sessions.find(lease.session);
   --session->second.leases;
@@ -199,8 +219,8 @@ std::vector<block::LeaseInfo> PrefixIndex::ListLeases() const {
   for (const auto& [id, lease] : impl_->leases) {
     block::LeaseInfo info{.lease = id, .session = lease.session, .tokens = lease.tokens};
     if (lease.space != nullptr) info.space = lease.space->shape.id;
-    info.pages = lease.pages.size();
-    for (const HeldPage& held : lease.pages) info.bytes += held.charge;
+    info.pages = lease.pages().size();
+    info.bytes = lease.held->charge;
     list.push_back(info);
   }
   std::sort(list.begin(), list.end(),

@@ -18,7 +18,7 @@ absl::StatusOr<block::PinId> PrefixIndex::Pin(block::LeaseId id, uint32_t tokens
                  .space = lease.space,
                  .tokens = std::min(tokens, lease.tokens),
                  .nodes = {}};
-  for (const HeldPage& held : lease.pages) {
+  for (const HeldPage& held : lease.pages()) {
     if (held.first_token >= pin.tokens) break;
     if (!held.node->in_tree) {
       return absl::FailedPreconditionError(

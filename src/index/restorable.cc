@@ -44,6 +44,13 @@ bool Take(Node& node, const Usable& usable, RestorablePath& found) {
 
 }  // namespace
 
+size_t BlocksBefore(const RestorablePath& path, uint32_t tokens) {
+  return static_cast<size_t>(
+      std::partition_point(path.blocks.begin(), path.blocks.end(),
+                           [&](const Node* node) { return node->first_token() < tokens; }) -
+      path.blocks.begin());
+}
+
 RestorablePath FindRestorable(const Walk& walk, uint32_t block_tokens,
                               const block::SequenceView& request, const Usable& usable) {
   RestorablePath found;

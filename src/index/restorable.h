@@ -25,6 +25,9 @@ struct RestorablePath {
   uint32_t missing_group = block::kAllGroups;
 };
 
+// Returns how many of the path's blocks begin before `tokens`.
+size_t BlocksBefore(const RestorablePath& path, uint32_t tokens);
+
 // Finds the longest path if every selected group is FULL: they need every token of [0, r). For each
 // block one node gives the pages of all groups. If the block itself does not exist or cannot serve,
 // the path ends with the child of the same parent which serves and shares the most tokens. (Two

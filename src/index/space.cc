@@ -168,8 +168,12 @@ bool Serves(const Node& node, const Usable& usable) {
 }
 
 uint64_t MemoryOf(const Lease& lease) {
-  return sizeof(Lease) + 32 + lease.pages.capacity() * sizeof(HeldPage) +
-         lease.usable.groups.capacity() * sizeof(Usable::Group);
+  return sizeof(Lease) + 32 + lease.usable.groups.capacity() * sizeof(Usable::Group);
+}
+
+uint64_t MemoryOf(const HeldPath& held) {
+  constexpr uint64_t kInSharedPaths = 64;  // its entry there and the counts of its shared_ptr
+  return sizeof(HeldPath) + kInSharedPaths + held.pages.capacity() * sizeof(HeldPage);
 }
 
 uint64_t MemoryOf(const PinnedPath& path) {

@@ -140,6 +140,21 @@ struct HeldPage {
   uint16_t rung = 0;
   uint64_t charge = 0;  // against the session's quota
 };
+// The pages that leases hold together: one lease, or several that asked for the same sequence.
+// Their blocks count it as one holder, so hits of one prompt on many cores only read them: a lease
+// that joins writes to them if its slot is new there, or the marks' last use is a millisecond old.
+struct HeldPath {
+  std::vector<HeldPage> pages;  // by first_token, then by group
+  uint64_t charge = 0;          // of all pages
+  // Slots whose bits every page has, and the last use that the pages' marks say.
+  uint64_t slots = 0;
+  int64_t marked_us = 0;
+  // The stamps that the latest lease drew for the blocks, leaf first; 0: the blocks have theirs.
+  // They get these when the path is let go, or when `stamped_us` is long ago.
+  int64_t first_stamp = 0;
+  int64_t stamped_us = 0;
+};
+
 struct Lease {
   block::SessionId session;
   uint32_t slot = block::kNoSlot;
@@ -147,11 +162,15 @@ struct Lease {
   Usable usable;
   // The lease covers [from, tokens) of a sequence; nothing if both are 0 (AdoptLease).
   uint32_t from = 0, tokens = 0;
-  bool reads = false;           // a request's own: blocks it takes hold of are touched once more
-  std::vector<HeldPage> pages;  // by first_token, then by group
+  bool reads = false;  // a request's own: blocks it takes hold of are touched once more
+  std::shared_ptr<HeldPath> held = nullptr;  // set when it takes hold
+
+  const std::vector<HeldPage>& pages() const { return held->pages; }
+  bool shares() const { return held.use_count() > 1; }
 };
 
-uint64_t MemoryOf(const Lease& lease);
+uint64_t MemoryOf(const Lease& lease);  // without the pages
+uint64_t MemoryOf(const HeldPath& held);
 
 enum class PlanState : uint8_t { kMissing, kPresent, kPublished };
 struct Reservation {

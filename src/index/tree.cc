@@ -232,10 +232,14 @@ void PrefixIndex::Impl::StampPath(Node* leaf) {
   ages.NoteStamp(next_stamp);
   // Leaf first, so that in an order by stamp a prefix outlives what follows it.
   for (Node* node = leaf; node != nullptr && !node->is_root(); node = node->parent()) {
-    const bool ordered = !InNoOrder(*node);
-    SetStamp(*node, next_stamp++);
-    if (ordered) Reorder(*node);  // a hold puts no block into an order
+    StampBlock(*node, next_stamp++);
   }
+}
+
+void PrefixIndex::Impl::StampBlock(Node& node, int64_t stamp) {
+  const bool ordered = !InNoOrder(node);
+  SetStamp(node, stamp);
+  if (ordered) Reorder(node);  // a hold puts no block into an order
 }
 
 }  // namespace prefixd::index

@@ -139,16 +139,25 @@ absl::Status PrefixIndex::Impl::Validate() const {
   absl::flat_hash_map<const Node*, uint32_t> pins;  // Node::pins, all kinds but spill and promotion
   HolderMap holders;
   size_t full = 0, loose = 0, in_orders = 0, in_spill_order = 0, in_unverified_order = 0;
-  const auto add = [&](const Lease& lease) {
-    for (const HeldPage& held : lease.pages) {
+  absl::flat_hash_map<const HeldPath*, uint64_t> slots_of{{&adoption, 0}};
+  for (const auto& [id, lease] : leases) {
+    uint64_t& slots = slots_of[lease.held.get()];
+    if (lease.slot < block::kArenaSlots) slots |= uint64_t{1} << lease.slot;
+  }
+  for (const auto& [path, slots] : slots_of) {
+    for (const HeldPage& held : path->pages) {
       ++pins[held.node];
       Holders& of_page = holders[{held.node, held.group << 16 | held.rung}];
       ++of_page.count;
-      if (lease.slot < block::kArenaSlots) of_page.slots |= uint64_t{1} << lease.slot;
+      of_page.slots |= slots;
     }
-  };
-  for (const auto& [id, lease] : leases) add(lease);
-  add(adoption);
+  }
+  for (const auto& [last, path] : shared_paths) {
+    const std::shared_ptr<HeldPath> held = path.lock();
+    if (held == nullptr || !slots_of.contains(held.get()) || held->pages.back().node != last) {
+      return absl::InternalError("index: the paths that leases may join");
+    }
+  }
   for (const auto& [id, reservation] : reservations) {
     if (reservation->hold != nullptr) ++pins[reservation->hold];
     if (reservation->tail != nullptr) ++pins[reservation->tail];
@@ -223,7 +232,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   for (const auto& [id, lease] : leases) {
     Session& session = of_session[lease.session];
     ++session.leases;
-    for (const HeldPage& held : lease.pages) session.leased_bytes += held.charge;
+    for (const HeldPage& held : lease.pages()) session.leased_bytes += held.charge;
   }
   for (const auto& [id, pin] : this->pins) {
     Session& session = of_session[pin.session];
