@@ -149,7 +149,7 @@ void PrefixIndex::Impl::Grant(Lease lease, const RestorablePath& path, const Mat
       return;
     }
     StampPath(lease.pages().back().node);
-    Share(lease);
+    Share(lease, path);
   }
   acquired.from_token = lease.from;
   acquired.last_full = LastFull(path, lease.tokens);

@@ -4,8 +4,8 @@
 // account.cc   totals, eviction order and spill order, updated after every change
 // walk.cc      the walk along a request; restorable.cc: how far pages reach
 // loose.cc     pages given up without their block: sliding ones and snapshots
-// match.cc, acquire.cc, set.cc, lease.cc, pin.cc, promote.cc, arrive.cc, reserve.cc, publish.cc,
-// evict.cc, move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
+// match.cc, acquire.cc, set.cc, lease.cc, share.cc, pin.cc, promote.cc, arrive.cc, reserve.cc,
+// publish.cc, evict.cc, move.cc, spill.cc, rewrite.cc, restore.cc, adopt.cc: the verbs
 // events.cc    what is told of changes, noted by Change
 #pragma once
 #include <atomic>
@@ -235,6 +235,8 @@ struct PrefixIndex::Impl {
              Acquired& acquired) PREFIXD_REQUIRES(mutex);
 
   // --- lease.cc ---
+  // How many pages ahead the marks are prefetched that are going to be looked at.
+  static constexpr size_t kMarksAhead = 32;
   // Makes the lease hold the pages of [0, tokens) of the path.
   void Hold(Lease& lease, const RestorablePath& path, uint32_t tokens) PREFIXD_REQUIRES(mutex);
   // The caller of TakePage or DropPage updates totals and orders (AddSums, Reorder). DropPage
@@ -270,7 +272,7 @@ struct PrefixIndex::Impl {
   void ReadTogether(const HeldPath& held, const RestorablePath& path, size_t blocks)
       PREFIXD_REQUIRES(mutex);
   // Lets later leases join `lease`, which took hold of its pages and stamped their blocks just now.
-  void Share(const Lease& lease) PREFIXD_REQUIRES(mutex);
+  void Share(const Lease& lease, const RestorablePath& path) PREFIXD_REQUIRES(mutex);
   // Gives the blocks the stamps that were drawn for them.
   void WriteStamps(HeldPath& held) PREFIXD_REQUIRES(mutex);
   void EndSharing(HeldPath& held) PREFIXD_REQUIRES(mutex);  // its last lease ends
@@ -433,8 +435,8 @@ struct PrefixIndex::Impl {
   HeldPath adoption PREFIXD_GUARDED_BY(mutex);
   std::vector<AdoptedUse> adopted_uses PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::LeaseId, Lease> leases PREFIXD_GUARDED_BY(mutex);
-  // Paths that leases may join, by their last block.
-  absl::flat_hash_map<const Node*, std::weak_ptr<HeldPath>> shared_paths PREFIXD_GUARDED_BY(mutex);
+  // Paths that leases may join.
+  absl::flat_hash_map<SharedName, std::weak_ptr<HeldPath>> shared_paths PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::PinId, PinnedPath> pins PREFIXD_GUARDED_BY(mutex);
   absl::flat_hash_map<block::ReservationId, std::unique_ptr<Reservation>> reservations
       PREFIXD_GUARDED_BY(mutex);

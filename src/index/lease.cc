@@ -8,11 +8,6 @@
 #include "index/impl.h"
 
 namespace prefixd::index {
-namespace {
-
-// How many pages ahead Hold prefetches the marks that it is going to look at.
-constexpr size_t kMarksAhead = 32;
-}  // namespace
 
 void PrefixIndex::Impl::AddSums(const LeasedSums& sums) {
   if (sums.space == nullptr) return;

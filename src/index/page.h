@@ -19,7 +19,7 @@ struct PageUse {
   uint64_t ssd_sequence = 0;
   block::PageMarks* marks = nullptr;  // of the extent; nullptr when it has none
   uint64_t slots = 0;    // slots that took hold since the page was last unheld; as marks->holders
-  uint32_t holders = 0;  // number of leases
+  uint32_t holders = 0;  // number of HeldPaths
   uint16_t sizes = 0;
   bool moving : 1 = false;     // PickMovable returned it; cleared when the extent changes
   bool condemned : 1 = false;  // a bad copy's extent waits in Impl::condemned for the last holder

@@ -1,4 +1,6 @@
 // Leases that ask for the same sequence at the same time hold its pages together.
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -30,16 +32,28 @@ bool HoldsJust(const HeldPath& held, const RestorablePath& path, size_t blocks) 
   return true;
 }
 
-// Spaces with other groups have paths that lack pages, and leases that begin later have blocks
-// before them which want stamps too.
-bool MayShare(const Lease& lease) { return lease.usable.regular && lease.from == 0; }
+// In spaces with other groups paths lack pages, and stamps that come late would order snapshots
+// and windows otherwise; before leases that begin later there are blocks which want stamps too.
+bool MayShare(const Lease& lease) { return lease.space->regular && lease.from == 0; }
+
+// Names the paths that end with the block `last` in these groups and rungs. Paths of one name may
+// differ in the rungs of earlier blocks.
+SharedName NameOf(const Node* last, std::span<Page* const> pages) {
+  uint64_t forms = 0;
+  for (const Page* const page : pages) {
+    forms = forms * 0x9E3779B97F4A7C15 + (uint64_t{page->group()} << 8 | page->rung()) + 1;
+  }
+  return {last, forms};
+}
 
 }  // namespace
 
 bool PrefixIndex::Impl::Join(Lease& lease, const RestorablePath& path) {
   const size_t blocks = BlocksBefore(path, lease.tokens);
   if (!MayShare(lease) || blocks == 0) return false;
-  const auto shared = shared_paths.find(path.blocks[blocks - 1]);
+  const size_t groups = path.pages.size() / path.blocks.size();
+  const std::span<Page* const> pages(path.pages.data(), blocks * groups);
+  const auto shared = shared_paths.find(NameOf(path.blocks[blocks - 1], pages.last(groups)));
   if (shared == shared_paths.end()) return false;
   const std::shared_ptr<HeldPath> held = shared->second.lock();
   if (!HoldsJust(*held, path, blocks)) return false;
@@ -47,7 +61,10 @@ bool PrefixIndex::Impl::Join(Lease& lease, const RestorablePath& path) {
 
   const int64_t now = base::SystemClock::Get().UnixMicros();
   if ((BitOf(lease.slot) & ~held->slots) != 0 || IsAnotherUse(held->marked_us, now)) {
-    for (size_t i = 0; i < held->pages.size(); ++i) Mark(path.pages[i]->Use(), lease.slot, now);
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (i + kMarksAhead < pages.size()) pages[i + kMarksAhead]->AskForMarks();
+      Mark(pages[i]->Use(), lease.slot, now);
+    }
     held->slots |= BitOf(lease.slot);
     held->marked_us = now;
   }
@@ -67,22 +84,25 @@ void PrefixIndex::Impl::ReadTogether(const HeldPath& held, const RestorablePath&
                                      size_t blocks) {
   LeasedSums sums;
   Ages::Counting read = CountRead();
-  int64_t drawn = held.first_stamp == 0 ? 0 : held.first_stamp + static_cast<int64_t>(blocks);
   for (size_t i = 0; i < blocks; ++i) {
-    if (drawn > 0) --drawn;
     Node& node = *path.blocks[i];
+    const int64_t drawn =
+        held.first_stamp == 0 ? 0 : held.first_stamp + static_cast<int64_t>(blocks - 1 - i);
     ReadBlock(node, std::max(node.stamp, drawn), read, sums);
   }
   AddSums(sums);
 }
 
-void PrefixIndex::Impl::Share(const Lease& lease) {
+void PrefixIndex::Impl::Share(const Lease& lease, const RestorablePath& path) {
   if (!MayShare(lease)) return;
   HeldPath& held = *lease.held;
+  const size_t blocks = BlocksBefore(path, lease.tokens);
+  const size_t groups = path.pages.size() / path.blocks.size();
+  held.name = NameOf(path.blocks[blocks - 1], {&path.pages[(blocks - 1) * groups], groups});
   held.slots = BitOf(lease.slot);
   held.marked_us = base::SystemClock::Get().UnixMicros();
   held.stamped_us = options.clock->MonotonicMicros();
-  shared_paths.try_emplace(held.pages.back().node, lease.held);
+  shared_paths.try_emplace(held.name, lease.held);
 }
 
 void PrefixIndex::Impl::WriteStamps(HeldPath& held) {
@@ -98,11 +118,9 @@ void PrefixIndex::Impl::WriteStamps(HeldPath& held) {
 }
 
 void PrefixIndex::Impl::EndSharing(HeldPath& held) {
-  if (!held.pages.empty()) {
-    const auto shared = shared_paths.find(held.pages.back().node);
-    if (shared != shared_paths.end() && shared->second.lock().get() == &held) {
-      shared_paths.erase(shared);
-    }
+  const auto shared = shared_paths.find(held.name);
+  if (shared != shared_paths.end() && shared->second.lock().get() == &held) {
+    shared_paths.erase(shared);
   }
   WriteStamps(held);
 }

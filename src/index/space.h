@@ -140,17 +140,21 @@ struct HeldPage {
   uint16_t rung = 0;
   uint64_t charge = 0;  // against the session's quota
 };
+// The last block of a path that leases share, and a number for the forms of its pages.
+using SharedName = std::pair<const Node*, uint64_t>;
 // The pages that leases hold together: one lease, or several that asked for the same sequence.
 // Their blocks count it as one holder, so hits of one prompt on many cores only read them: a lease
-// that joins writes to them if its slot is new there, or the marks' last use is a millisecond old.
+// that joins writes to them if its slot is new there, if the marks' last use is a millisecond old
+// or the stamps a second, and while Node::touches is not at its end.
 struct HeldPath {
   std::vector<HeldPage> pages;  // by first_token, then by group
-  uint64_t charge = 0;          // of all pages
+  uint64_t charge = 0;          // of all pages, as they were when the first lease took hold
+  SharedName name{};            // its own in Impl::shared_paths; null if it never was there
   // Slots whose bits every page has, and the last use that the pages' marks say.
   uint64_t slots = 0;
   int64_t marked_us = 0;
   // The stamps that the latest lease drew for the blocks, leaf first; 0: the blocks have theirs.
-  // They get these when the path is let go, or when `stamped_us` is long ago.
+  // They get these when the path is let go, or when a lease joins long after `stamped_us`.
   int64_t first_stamp = 0;
   int64_t stamped_us = 0;
 };

@@ -10,7 +10,7 @@
 namespace prefixd::index {
 namespace {
 
-// How many leases hold a page, and the bits of their slots.
+// How many leases, or groups of leases that share a path, hold a page, and the bits of their slots.
 struct Holders {
   uint32_t count = 0;
   uint64_t slots = 0;
@@ -152,11 +152,19 @@ absl::Status PrefixIndex::Impl::Validate() const {
       of_page.slots |= slots;
     }
   }
-  for (const auto& [last, path] : shared_paths) {
+  for (const auto& [name, path] : shared_paths) {
     const std::shared_ptr<HeldPath> held = path.lock();
-    if (held == nullptr || !slots_of.contains(held.get()) || held->pages.back().node != last) {
+    if (held == nullptr || !slots_of.contains(held.get()) || held->name != name) {
       return absl::InternalError("index: the paths that leases may join");
     }
+    uint64_t charge = 0;
+    for (const HeldPage& page : held->pages) {
+      charge += page.charge;
+      if ((held->slots & ~FindPage(*page.node, page.group, page.rung)->slots()) != 0) {
+        return Broken(*page.node, "a slot of a shared path without its bit");
+      }
+    }
+    if (charge != held->charge) return absl::InternalError("index: the charge of a path");
   }
   for (const auto& [id, reservation] : reservations) {
     if (reservation->hold != nullptr) ++pins[reservation->hold];

@@ -259,13 +259,15 @@ TEST_F(BudgetPartsTest, TheIndexGrowsForLeasesAlone) {
   ASSERT_TRUE(StoreZeros(TinyBlocks(), space, tokens).ok());
   ASSERT_EQ(Share("index"), before);
   const block::SessionId other = SessionWith(TinyBlocks(), "other");
+  size_t shorter = 0;                        // leases of one length hold their pages together
   for (int lease = 0; lease < 5; ++lease) {  // of one session, the quota does not allow more
     for (const block::SessionId session : {session_, other}) {
+      const Tokens wanted(tokens.begin(), tokens.end() - static_cast<ptrdiff_t>(64 * shorter++));
       const cache::Request request{
-          .space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}};
+          .space = space, .tokens = wanted, .content = {}, .groups = {}, .readable = {}};
       const auto acquired = cache_->Acquire(session, request, In(5'000));
       ASSERT_TRUE(acquired.ok()) << acquired.status();
-      ASSERT_EQ(acquired->match.restorable_tokens, tokens.size());
+      ASSERT_EQ(acquired->match.restorable_tokens, wanted.size());
     }
   }
   EXPECT_GT(Share("index"), before);
@@ -277,12 +279,17 @@ TEST_F(BudgetPartsTest, TheIndexGrowsForLeasesOfSets) {
   const block::SpaceHandle space = OpenSpace(TinyBlocks());
   const Tokens tokens = RandomTokens(1, 160'000);
   ASSERT_TRUE(StoreZeros(TinyBlocks(), space, tokens).ok());
-  const block::SessionId other = SessionWith(TinyBlocks(), "other");
-  const cache::Request request{
-      .space = space, .tokens = tokens, .content = {}, .groups = {}, .readable = {}};
-  const std::vector<cache::Request> both{request, request};
+  std::vector<block::SessionId> sessions{session_};
+  for (const char* const name : {"second", "third", "fourth"}) {
+    sessions.push_back(SessionWith(TinyBlocks(), name));
+  }
+  size_t shorter = 0;  // leases of one length hold their pages together
   for (int set = 0; set < 3; ++set) {
-    for (const block::SessionId session : {session_, other}) {
+    for (const block::SessionId session : sessions) {
+      const Tokens wanted(tokens.begin(), tokens.end() - static_cast<ptrdiff_t>(64 * shorter++));
+      const cache::Request request{
+          .space = space, .tokens = wanted, .content = {}, .groups = {}, .readable = {}};
+      const std::vector<cache::Request> both{request, request};
       const auto acquired = cache_->AcquireSet(session, both, In(5'000));
       ASSERT_TRUE(acquired.ok()) << acquired.status();
     }

@@ -163,7 +163,7 @@ TEST_F(ShareTest, ALeaseThatJoinsAMillisecondLaterIsAUseInTheMarks) {
   for (const PageInfo& page : first.pages) EXPECT_NE(MarksOf(page.extent).last_use.load(), 7);
 }
 
-TEST_F(ShareTest, OtherPagesOfTheSameLastBlockAreNotJoined) {
+TEST_F(ShareTest, ATailsReaderAndThatOfTheBlockThatSupersededItHoldTheirOwn) {
   // Two donors of one request's last tokens, one after the other: the shorter one leaves the tree
   // while it is held.
   Store(FirstOf(stored_, 40));
@@ -194,6 +194,22 @@ TEST_F(ShareRungsTest, ALeaseOfOtherRungsOfTheSameBlocksHoldsThose) {
   const auto held = index_.LeasedPages(fine.lease, {}, 32).value();
   ASSERT_EQ(held.size(), 2u);
   for (const PageInfo& page : held) EXPECT_EQ(page.ref.rung, 0u);
+}
+
+TEST_F(ShareRungsTest, ReadersOfEachRungShareAmongThemselves) {
+  const Tokens stored = Count(1, 320);
+  for (const uint64_t rungs : {2, 1}) {
+    Store({stored, {}}, {.groups = {}, .rungs = {rungs}, .coarser = {}});
+  }
+  const auto tables = [&](uint64_t rungs) {
+    const uint64_t before = index_.Counts().table_bytes;
+    const MatchOptions options{.selection = {.groups = {}, .rungs = {rungs}, .coarser = {}}};
+    EXPECT_EQ(Acquire(stored, options).answer.restorable_tokens, 320u);
+    return index_.Counts().table_bytes - before;
+  };
+  const uint64_t first_coarse = tables(2), first_fine = tables(1);
+  EXPECT_LT(tables(2), first_coarse / 2);
+  EXPECT_LT(tables(1), first_fine / 2);
 }
 
 }  // namespace
