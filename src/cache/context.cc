@@ -75,6 +75,12 @@ absl::Status Context::OpenArena() {
         counters.Add("arena.replaced");
         Log(LogLevel::kWarning, "the arena that was there is replaced: " + arena->replaced_why());
       }
+      if (!arena->not_spread_why().empty()) {
+        Log(LogLevel::kWarning,
+            "the arena's memory is not spread over the NUMA nodes, so workers on some of them read "
+            "slower: " +
+                arena->not_spread_why());
+      }
       return absl::OkStatus();
     }
     counters.Add("arena.unusable");

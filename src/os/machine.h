@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace prefixd::os {
 
@@ -27,9 +28,13 @@ uint64_t GroupMemoryLeft();
 // The least limit of the groups of a process (0: this one); kNoLimit without one.
 uint64_t GroupMemoryLimit(const std::string& root, uint64_t pid);
 
-// How many threads of this process can run at a time: its CPUs, or fewer, rounded up, if one of its
-// groups may take less time than they have (a container's CPU limit). At least 1.
+// How many threads can run at a time: the CPUs that the calling thread may run on, or fewer,
+// rounded up, if one of the process's groups may take less time than they have (a container's CPU
+// limit). At least 1.
 unsigned UsableCpus(const std::string& root);
+
+// The numbers of the NUMA nodes that have memory; empty if the system does not tell.
+std::vector<unsigned> MemoryNodes(const std::string& root);
 
 // The most descriptors that a process (0: this one) may have; kNoLimit without a limit.
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid);

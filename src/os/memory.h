@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace prefixd::os {
 
@@ -82,6 +83,10 @@ void Populate(std::byte* at, uint64_t bytes);
 bool ChoosesHugePages();
 void PreferHugePages(std::byte* at, uint64_t bytes);
 void AvoidHugePages(std::byte* at, uint64_t bytes);
+// Has the memory that a mapped file gets from now on come from these NUMA nodes in turn, whoever
+// asks for it. A choice that was made before for the process or the file stays (numactl, a mount's
+// mpol=). Returns false if the system cannot, or refuses. Requires: `at` is page-aligned.
+bool SpreadOverNodes(std::byte* at, uint64_t bytes, const std::vector<unsigned>& nodes);
 // Gives the memory of private anonymous pages back; they read as zeros.
 void DropPrivatePages(std::byte* at, uint64_t bytes);
 

@@ -184,6 +184,11 @@ const std::string& Arena::replaced_why() const {
   return file_ == nullptr ? none : file_->replaced_why();
 }
 
+const std::string& Arena::not_spread_why() const {
+  static const std::string none;
+  return file_ == nullptr ? none : file_->not_spread_why();
+}
+
 absl::StatusOr<int> Arena::OpenReadOnly() const {
   if (file_ == nullptr) return absl::FailedPreconditionError("arena: private, it has no file");
   PREFIXD_ASSIGN_OR_RETURN(base::Descriptor opened, file_->OpenReadOnly());

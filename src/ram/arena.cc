@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/size.h"
 #include "base/status.h"
+#include "os/machine.h"
 #include "ram/make_file.h"
 #include "ram/records.h"
 #include "ram/shared_file.h"
@@ -97,6 +98,13 @@ absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
   return absl::OkStatus();
 }
 
+// Returns the machine's NUMA nodes if it has several.
+std::vector<unsigned> NodesToUse() {
+  std::vector<unsigned> nodes = os::MemoryNodes("");
+  if (nodes.size() < 2) nodes.clear();
+  return nodes;
+}
+
 }  // namespace
 
 uint64_t Arena::DefaultSlab(uint64_t capacity_bytes, bool shared) {
@@ -142,7 +150,8 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options)
                                                         ? options.slab_bytes
                                                         : DefaultSharedSlabBytes(capacity_bytes),
                                       .lock_wait = options.lock_wait,
-                                      .key_id = options.key_id};
+                                      .key_id = options.key_id,
+                                      .nodes = options.nodes.value_or(NodesToUse())};
   PREFIXD_RETURN_IF_ERROR(CheckSizes(capacity_bytes, file_options.slab_bytes));
   if (file_options.max_capacity_bytes == 0) {
     file_options.max_capacity_bytes = DefaultMaxCapacity(capacity_bytes);

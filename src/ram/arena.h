@@ -108,6 +108,9 @@ class Arena {
     uint64_t max_capacity_bytes = 0;
     base::LockWait lock_wait{};  // for the lock of a file whose owner is ending
     base::Hash128 key_id{};      // id of the key that block hashes are made with
+    // Shared: the NUMA nodes that its memory comes from in turn, unless numactl or the mount chose
+    // others; empty: from wherever the kernel takes it. nullopt: all, if there are several.
+    std::optional<std::vector<unsigned>> nodes = {};
   };
   // Opens an arena. ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the
   // capacity is below one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its
@@ -129,6 +132,8 @@ class Arena {
   // Returns why the arena that was there could not be used; empty if there was none or it was
   // adopted.
   const std::string& replaced_why() const;
+  // Returns why the memory does not come from Options::nodes in turn; empty if it does.
+  const std::string& not_spread_why() const;
   // Returns what the file held, coldest first. Call it once, before the first Allocate. Leaves out
   // records that are torn, void by Clear or larger than their extent; their extents are free unless
   // TakeHeld returns them.

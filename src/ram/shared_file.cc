@@ -61,6 +61,9 @@ absl::StatusOr<std::unique_ptr<SharedFile>> SharedFile::Open(const Options& opti
   const block::ArenaHeader& header = *shared->header();
   os::AvoidHugePages(shared->map_, header.data_offset);  // BackTables needs it
   os::PreferHugePages(shared->data(), bytes - header.data_offset);
+  if (!options.nodes.empty() && !os::SpreadOverNodes(shared->map_, bytes, options.nodes)) {
+    shared->not_spread_why_ = strerror(errno);
+  }
   if (shared->BackTables(0, FixedBytes(header))) return shared;
   return absl::ResourceExhaustedError(
       absl::StrCat("arena: the tmpfs of ", options.path, " has no room for its tables"));

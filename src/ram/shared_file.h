@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -30,7 +31,8 @@ class SharedFile {
     uint64_t max_capacity_bytes = 0;
     uint64_t slab_bytes = 0;  // of a new file
     base::LockWait lock_wait{};
-    base::Hash128 key_id{};  // of the key of its hashes; a file of another key is replaced
+    base::Hash128 key_id{};         // of the key of its hashes; a file of another key is replaced
+    std::vector<unsigned> nodes{};  // as Arena::Options, empty if the machine has one
   };
   // Errors as Arena::Open. The header's epoch is still that of the previous owner.
   static absl::StatusOr<std::unique_ptr<SharedFile>> Open(const Options& options);
@@ -50,6 +52,7 @@ class SharedFile {
   // without a limit.
   std::optional<uint64_t> RoomBytes() const;
   const std::string& replaced_why() const { return replaced_why_; }
+  const std::string& not_spread_why() const { return not_spread_why_; }
   block::ArenaHeader* header() const { return At<block::ArenaHeader>(0); }
   block::SlotRecord* slots() const { return At<block::SlotRecord>(header()->slots_offset); }
   block::SlabRecord* slab(uint64_t index) const {
@@ -95,6 +98,7 @@ class SharedFile {
   std::byte* const map_;
   const uint64_t bytes_;
   const std::string replaced_why_;
+  std::string not_spread_why_;
 };
 
 }  // namespace prefixd::ram

@@ -1,5 +1,6 @@
 #include "os/machine.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -82,9 +84,10 @@ TEST_F(MachineTest, TheLeastLimitOfTheGroupsAboveAProcessHolds) {
 }
 
 TEST_F(MachineTest, ACpuLimitOfTheGroupsAboveTheProcessHolds) {
-  const unsigned cpus = std::max(1U, std::thread::hardware_concurrency());
-  EXPECT_EQ(UsableCpus(root_), cpus);
-  EXPECT_EQ(UsableCpus("") > 0 && UsableCpus("") <= cpus, true);
+  const unsigned cpus = UsableCpus(root_);
+  EXPECT_GE(cpus, 1u);
+  EXPECT_LE(cpus, std::thread::hardware_concurrency());
+  EXPECT_LE(UsableCpus(""), cpus);
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
   EXPECT_EQ(UsableCpus(root_), cpus);
@@ -100,6 +103,27 @@ TEST_F(MachineTest, ACpuLimitOfTheGroupsAboveTheProcessHolds) {
   EXPECT_EQ(UsableCpus(root_), cpus);
   Write("/sys/fs/cgroup/cpu/y/cpu.cfs_quota_us", "50000\n");
   EXPECT_EQ(UsableCpus(root_), 1u);
+}
+
+#if defined(__linux__)
+TEST_F(MachineTest, CpusThatTheThreadMayNotRunOnDoNotCount) {
+  unsigned cpus = 0;
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    if (sched_setaffinity(0, sizeof(one), &one) == 0) cpus = UsableCpus(root_);
+  }).join();
+  EXPECT_EQ(cpus, 1u);
+}
+#endif
+
+TEST_F(MachineTest, NumaNodesAreListedByRanges) {
+  EXPECT_TRUE(MemoryNodes(root_).empty());
+  Write("/sys/devices/system/node/has_memory", "0\n");
+  EXPECT_EQ(MemoryNodes(root_), std::vector<unsigned>({0}));
+  Write("/sys/devices/system/node/has_memory", "0-2,5,7-8\n");
+  EXPECT_EQ(MemoryNodes(root_), std::vector<unsigned>({0, 1, 2, 5, 7, 8}));
 }
 
 TEST_F(MachineTest, DescriptorLimitsAreReadPerProcess) {

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -194,6 +196,52 @@ TEST(AllocateSmallPagesTest, AMappedRangeGetsItsMemoryAndNoMore) {
   PreferHugePages(bytes, 4 * kBytes);
   EXPECT_EQ(bytes[4096], std::byte{0});
   munmap(map, 4 * kBytes);
+}
+
+// What the kernel says of a mapping's NUMA policy, such as "interleave:0"; empty if it does not.
+std::string PolicyAt(const void* at) {
+  std::ifstream lines("/proc/self/numa_maps");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    uintptr_t begin = 0;
+    std::string policy;
+    if (words >> std::hex >> begin >> policy && begin == reinterpret_cast<uintptr_t>(at))
+      return policy;
+  }
+  return "";
+}
+
+TEST(SpreadOverNodesTest, AMappedFilesMemoryComesFromTheNodesInTurn) {
+  const File file;
+  ASSERT_EQ(ftruncate(file.fd(), kBytes), 0);
+  const auto map = [&] {
+    return static_cast<std::byte*>(
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0));
+  };
+  std::byte* const bytes = map();
+  ASSERT_NE(static_cast<void*>(bytes), MAP_FAILED);
+  if (PolicyAt(bytes) != "default") GTEST_SKIP() << "policy here: " << PolicyAt(bytes);
+  if (!SpreadOverNodes(bytes, kBytes, {0})) GTEST_SKIP() << strerror(errno);
+  EXPECT_EQ(PolicyAt(bytes), "interleave:0");
+  std::byte* const again = map();
+  EXPECT_EQ(PolicyAt(again), "interleave:0") << "the file's, so of everybody who maps it";
+  EXPECT_TRUE(SpreadOverNodes(again, kBytes, {1'023})) << "chosen already";
+  EXPECT_EQ(PolicyAt(again), "interleave:0");
+  munmap(bytes, kBytes);
+  munmap(again, kBytes);
+}
+
+TEST(SpreadOverNodesTest, WithoutANodeTheSystemSaysWhyNot) {
+  const File file;
+  ASSERT_EQ(ftruncate(file.fd(), kBytes), 0);
+  void* const map = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  if (PolicyAt(map) == "default") {
+    errno = 0;
+    EXPECT_FALSE(SpreadOverNodes(static_cast<std::byte*>(map), kBytes, {2'000}));
+    EXPECT_NE(errno, 0);
+  }
+  munmap(map, kBytes);
 }
 
 TEST(DropPrivatePagesTest, TheyReadAsZerosAndCanBeWrittenAgain) {

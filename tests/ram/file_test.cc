@@ -286,5 +286,38 @@ TEST(ArenaFileTest, TheHeaderTellsTheOwnersEpoch) {
   }
 }
 
+// What the kernel says of the NUMA policy of a file's mapping, such as "interleave:0".
+std::string PolicyOf(const std::string& path) {
+  std::ifstream lines("/proc/self/numa_maps");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("file=" + path) == std::string::npos) continue;
+    const size_t begin = line.find(' ') + 1;
+    return line.substr(begin, line.find(' ', begin) - begin);
+  }
+  return "";
+}
+
+TEST(NumaTest, TheMemoryComesFromTheNodesInTurnIfThereAreSome) {
+  const ArenaPath path;
+  {
+    const auto arena = OpenOrDie(path);
+    if (PolicyOf(path.str()) != "default") GTEST_SKIP() << "policy here: " << PolicyOf(path.str());
+  }
+  Arena::Options options = SharedOptions(path);
+  options.nodes = {0};
+  const auto arena = Arena::Open(options).value();
+  if (!arena->not_spread_why().empty()) GTEST_SKIP() << arena->not_spread_why();
+  EXPECT_EQ(PolicyOf(path.str()), "interleave:0");
+}
+
+TEST(NumaTest, WhereTheSystemRefusesTheArenaSaysSoAndServes) {
+  const ArenaPath path;
+  Arena::Options options = SharedOptions(path);
+  options.nodes = {2'000};
+  const auto arena = Arena::Open(options).value();
+  EXPECT_NE(arena->not_spread_why(), "");
+  EXPECT_TRUE(arena->Allocate(16 * kKiB, 16 * kKiB).ok());
+}
+
 }  // namespace
 }  // namespace prefixd::ram

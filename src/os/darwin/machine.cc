@@ -55,6 +55,9 @@ unsigned UsableCpus(const std::string&) {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
+// Memory is one.
+std::vector<unsigned> MemoryNodes(const std::string&) { return {}; }
+
 // No other process's limits are told.
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid) {
   rlimit limit = {};

@@ -1,7 +1,10 @@
 #include "os/machine.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -40,6 +43,18 @@ std::optional<uint64_t> Field(const std::string& path, const std::string& name) 
 
 std::string ProcessFolder(const std::string& root, uint64_t pid) {
   return root + (pid == 0 ? "/proc/self" : "/proc/" + std::to_string(pid));
+}
+
+// hardware_concurrency() counts those of the machine.
+unsigned CpusOfThisThread() {
+  for (size_t most = 1'024; most <= size_t{1} << 20; most *= 2) {  // EINVAL: the machine has more
+    std::vector<uint64_t> mask(most / 64);
+    const size_t bytes = mask.size() * sizeof(uint64_t);
+    auto* const set = reinterpret_cast<cpu_set_t*>(mask.data());
+    if (sched_getaffinity(0, bytes, set) == 0) return std::max(1, CPU_COUNT_S(bytes, set));
+    if (errno != EINVAL) break;
+  }
+  return std::max(1U, std::thread::hardware_concurrency());
 }
 
 // Returns what a cgroup may still take of its limit. `used` is charged to it; the kernel gives up
@@ -140,7 +155,7 @@ uint64_t GroupMemoryLimit(const std::string& root, uint64_t pid) {
 }
 
 unsigned UsableCpus(const std::string& root) {
-  uint64_t least = std::max(1U, std::thread::hardware_concurrency());  // those of its affinity
+  uint64_t least = CpusOfThisThread();
   ForEachGroup(root, "cpu", 0, [&](const std::string& folder, bool v2) {
     // Version 1 writes a quota of -1 where there is none.
     std::istringstream words(v2 ? ReadAll(folder + "cpu.max")
@@ -153,6 +168,17 @@ unsigned UsableCpus(const std::string& root) {
     least = std::min(least, std::max<uint64_t>(1, quota / period + (quota % period != 0 ? 1 : 0)));
   });
   return static_cast<unsigned>(least);
+}
+
+std::vector<unsigned> MemoryNodes(const std::string& root) {
+  std::vector<unsigned> nodes;
+  std::istringstream ranges(ReadAll(root + "/sys/devices/system/node/has_memory"));  // "0-1,3"
+  for (unsigned first = 0; ranges >> first; ranges.ignore()) {
+    unsigned last = first;
+    if (ranges.peek() == '-') ranges.ignore() >> last;
+    for (; first <= last; ++first) nodes.push_back(first);
+  }
+  return nodes;
 }
 
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid) {

@@ -1,9 +1,12 @@
 #include "os/memory.h"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <bitset>
 #include <cerrno>
 #include <utility>
 
@@ -79,6 +82,17 @@ void Populate(std::byte* at, uint64_t bytes) { madvise(at, bytes, kPopulateWrite
 bool ChoosesHugePages() { return true; }
 void PreferHugePages(std::byte* at, uint64_t bytes) { madvise(at, bytes, MADV_HUGEPAGE); }
 void AvoidHugePages(std::byte* at, uint64_t bytes) { madvise(at, bytes, MADV_NOHUGEPAGE); }
+bool SpreadOverNodes(std::byte* at, uint64_t bytes, const std::vector<unsigned>& nodes) {
+  int policy = MPOL_DEFAULT;
+  if (syscall(SYS_get_mempolicy, &policy, nullptr, 0UL, at, MPOL_F_ADDR) != 0) return false;
+  if (policy != MPOL_DEFAULT) return true;
+  std::bitset<1024> mask;
+  for (const unsigned node : nodes) {
+    if (node < mask.size()) mask.set(node);
+  }
+  // The kernel looks at one bit less than it is told.
+  return syscall(SYS_mbind, at, bytes, MPOL_INTERLEAVE, &mask, mask.size() + 1, 0U) == 0;
+}
 void DropPrivatePages(std::byte* at, uint64_t bytes) { madvise(at, bytes, MADV_DONTNEED); }
 
 }  // namespace prefixd::os

@@ -104,6 +104,10 @@ void Populate(std::byte* at, uint64_t bytes) {
 }
 
 bool ChoosesHugePages() { return false; }
+bool SpreadOverNodes(std::byte*, uint64_t, const std::vector<unsigned>&) {
+  errno = ENOSYS;
+  return false;
+}
 void PreferHugePages(std::byte*, uint64_t) {}
 void AvoidHugePages(std::byte*, uint64_t) {}
 
