@@ -20,7 +20,61 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Reads codes of 8 or 4 bits as the codec has them before scaling: q8_0's signed, q4_0's less 8.
+// What the codec has before scaling: q8_0's signed codes, q4_0's less 8, the codes of the others.
+enum class TiledKind { kBytes, kNibbles, kQ8_0, kQ4_0 };
+
+// Reads the codes of a vector of words. kKind is known when this is compiled, so that each code
+// costs a shift and a mask of constants: they are most of the work.
+template <TiledKind kKind>
+struct WordCodes {
+  static constexpr bool kNibbles = kKind == TiledKind::kNibbles || kKind == TiledKind::kQ4_0;
+  static constexpr bool kBiased = kKind == TiledKind::kBytes || kKind == TiledKind::kNibbles;
+  static constexpr size_t kCount = kNibbles ? 8 : 4;  // in a word
+
+  // Calls `call(i, codes)` for each byte i of the words; of nibbles for the low ones, then with
+  // i = 4 + byte for the high ones.
+  template <class Call>
+  static HWY_INLINE void ForEach(hn::Vec<DU> words, const Call& call) {
+    call(0, At<0>(words));
+    call(1, At<8>(words));
+    call(2, At<16>(words));
+    call(3, At<24>(words));
+    if constexpr (kNibbles) {
+      call(4, At<4>(words));
+      call(5, At<12>(words));
+      call(6, At<20>(words));
+      call(7, At<28>(words));
+    }
+  }
+  static HWY_INLINE VF Apply(VF code, VF scale, VF bias) {
+    const VF product = hn::Mul(code, scale);
+    return kBiased ? hn::Add(product, bias) : product;
+  }
+
+ private:
+  template <int kShift>
+  static HWY_INLINE VF At(hn::Vec<DU> words) {
+    constexpr int kBits = kNibbles ? 4 : 8;
+    if constexpr (kKind == TiledKind::kQ8_0) {
+      const VI high = hn::BitCast(DI(), hn::ShiftLeft<24 - kShift>(words));
+      return hn::ConvertTo(DF(), hn::ShiftRight<24>(high));  // with its sign
+    }
+    auto codes = hn::ShiftRight<kShift>(words);
+    if (kShift + kBits < 32) codes = hn::And(codes, hn::Set(DU(), (1u << kBits) - 1));
+    const VF code = hn::ConvertTo(DF(), hn::BitCast(DI(), codes));
+    return kKind == TiledKind::kQ4_0 ? hn::Sub(code, hn::Set(DF(), 8.0f)) : code;
+  }
+};
+// Calls `call` with the WordCodes of a format.
+template <class Call>
+HWY_INLINE void WithWordCodes(const quant::TensorFormat& format, const Call& call) {
+  if (format.codec == quant::Codec::kQ8_0) return call(WordCodes<TiledKind::kQ8_0>());
+  if (format.codec == quant::Codec::kQ4_0) return call(WordCodes<TiledKind::kQ4_0>());
+  if (format.bits == 4) return call(WordCodes<TiledKind::kNibbles>());
+  call(WordCodes<TiledKind::kBytes>());
+}
+
+// Reads single codes, of any of these formats.
 class TiledCodes {
  public:
   explicit HWY_INLINE TiledCodes(const quant::TensorFormat& format)
@@ -30,19 +84,10 @@ class TiledCodes {
                 : format.codec == quant::Codec::kQ4_0 ? 8.0f
                                                       : 0.0f) {}
 
-  // Returns the codes in byte `byte` of each word, or in one of its nibbles.
-  HWY_INLINE VF Of(hn::Vec<DU> words, int byte, bool high_nibble) const {
-    const DU du;
-    const auto bytes = hn::ShiftRightSame(words, 8 * byte + (high_nibble ? 4 : 0));
-    const auto codes = hn::And(bytes, hn::Set(du, nibbles_ ? 0xfu : 0xffu));
-    const VI unsigned_codes = hn::BitCast(DI(), hn::Xor(codes, hn::Set(du, signs_)));
-    return hn::Sub(hn::ConvertTo(DF(), unsigned_codes), hn::Set(DF(), middle_));
-  }
   HWY_INLINE float Of(std::byte byte, uint32_t shift) const {
     const uint32_t code = std::to_integer<uint32_t>(byte) >> shift & (nibbles_ ? 0xfu : 0xffu);
     return static_cast<float>(code ^ signs_) - middle_;
   }
-  HWY_INLINE bool nibbles() const { return nibbles_; }
 
  private:
   const bool nibbles_;
@@ -65,10 +110,6 @@ struct TiledParameters {
     if (!biased) return;
     Widen(format.dtype, rows.unit + rows.layout.biases_offset + at, rows.count, biases);
   }
-  HWY_INLINE VF Apply(VF code, VF scale, VF bias) const {
-    const VF product = hn::Mul(code, scale);
-    return biased ? hn::Add(product, bias) : product;
-  }
   HWY_INLINE float Apply(float code, size_t token) const {
     const float product = code * scales[token];
     return biased ? product + biases[token] : product;
@@ -81,52 +122,59 @@ HWY_INLINE bool WholeStep(const RowRange& rows) {
 }
 
 // Writes 16 tokens of keys to `to` [dim][to_pitch], one column for each token.
-HWY_INLINE void TiledKeySteps(const RowRange& rows, float* to, size_t to_pitch) {
-  const TiledCodes codes(*rows.format);
-  const size_t channels_a_word = codes.nibbles() ? 8 : 4;
+template <class Codes>
+HWY_INLINE void KeySteps(const RowRange& rows, float* to, size_t to_pitch) {
   const uint64_t tile = rows.first / quant::kTileSlots * quant::kTileSlots;
   const uint64_t pitch = HWY_MIN(uint64_t{quant::kTileSlots}, rows.layout.slots - tile);
   const auto* words = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset) +
-                      tile * (rows.dim / channels_a_word) + rows.first % quant::kTileSlots;
+                      tile * (rows.dim / Codes::kCount) + rows.first % quant::kTileSlots;
   TiledParameters parameters;
-  for (size_t d = 0; d < rows.dim; d += channels_a_word, words += pitch) {
+  for (size_t d = 0; d < rows.dim; d += Codes::kCount, words += pitch) {
     if (d % rows.format->group_size == 0) parameters.Load(rows, d / rows.format->group_size);
     for (size_t t = 0; t < kStepTokens; t += hn::Lanes(DF())) {
-      const auto word = hn::LoadU(DU(), words + t);
       const VF scale = hn::LoadU(DF(), parameters.scales + t);
       const VF bias = hn::LoadU(DF(), parameters.biases + t);
-      for (size_t c = 0; c < channels_a_word; ++c) {
-        const VF code = codes.Of(word, static_cast<int>(c % 4), c >= 4);
-        hn::StoreU(parameters.Apply(code, scale, bias), DF(), to + (d + c) * to_pitch + t);
+      float* const columns = to + d * to_pitch + t;
+      Codes::ForEach(hn::LoadU(DU(), words + t), [&](size_t c, VF code) HWY_ATTR {
+        hn::StoreU(Codes::Apply(code, scale, bias), DF(), columns + c * to_pitch);
+      });
+    }
+  }
+}
+HWY_INLINE void TiledKeySteps(const RowRange& rows, float* to, size_t to_pitch) {
+  WithWordCodes(*rows.format,
+                [&](auto codes) HWY_ATTR { KeySteps<decltype(codes)>(rows, to, to_pitch); });
+}
+
+// Writes 16 tokens of values to `to` [16][pitch], one row for each token.
+template <class Codes>
+HWY_INLINE void ValueSteps(const RowRange& rows, float* to, size_t pitch) {
+  constexpr size_t kLaneWords = quant::kValueLanes;
+  const size_t group = rows.format->group_size;
+  const size_t quad_words = group * 4 / Codes::kCount;  // of 4 tokens
+  const auto* words = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset);
+  for (size_t g = 0; g < rows.dim / group; ++g) {
+    TiledParameters parameters;
+    parameters.Load(rows, g);
+    const uint32_t* quad = words + (g * rows.layout.slots + rows.first) / 4 * quad_words;
+    for (size_t t = 0; t < kStepTokens; t += 4, quad += quad_words) {
+      for (size_t w = 0; w < quad_words; w += hn::Lanes(DF())) {
+        // A run of kValueLanes words has their low nibbles' channels, then those of the high ones.
+        const size_t channel = w / kLaneWords * (Codes::kCount / 4) * kLaneWords + w % kLaneWords;
+        float* const rows_to = to + t * pitch + g * group + channel;
+        Codes::ForEach(hn::LoadU(DU(), quad + w), [&](size_t i, VF code) HWY_ATTR {
+          const VF scale = hn::Set(DF(), parameters.scales[t + i % 4]);
+          const VF bias = hn::Set(DF(), parameters.biases[t + i % 4]);
+          hn::StoreU(Codes::Apply(code, scale, bias), DF(),
+                     rows_to + i % 4 * pitch + i / 4 * kLaneWords);
+        });
       }
     }
   }
 }
-
-// Writes 16 tokens of values to `to` [16][pitch], one row for each token.
 HWY_INLINE void TiledValueSteps(const RowRange& rows, float* to, size_t pitch) {
-  const TiledCodes codes(*rows.format);
-  const size_t group = rows.format->group_size;
-  const size_t run = codes.nibbles() ? 2 * quant::kValueLanes : quant::kValueLanes;
-  const size_t quad_words = codes.nibbles() ? group / 2 : group;
-  const auto* unit = reinterpret_cast<const uint32_t*>(rows.unit + rows.layout.codes_offset);
-  for (size_t g = 0; g < rows.dim / group; ++g) {
-    TiledParameters parameters;
-    parameters.Load(rows, g);
-    const uint32_t* words = unit + (g * rows.layout.slots + rows.first) / 4 * quad_words;
-    for (size_t t = 0; t < kStepTokens; ++t) {
-      const VF scale = hn::Set(DF(), parameters.scales[t]);
-      const VF bias = hn::Set(DF(), parameters.biases[t]);
-      for (size_t c = 0; c < group; c += hn::Lanes(DF())) {
-        const size_t lane = c % quant::kValueLanes;
-        const auto word =
-            hn::LoadU(DU(), words + t / 4 * quad_words + c / run * quant::kValueLanes + lane);
-        const bool high = c % run >= quant::kValueLanes;
-        const VF code = codes.Of(word, static_cast<int>(t % 4), high);
-        hn::StoreU(parameters.Apply(code, scale, bias), DF(), to + t * pitch + g * group + c);
-      }
-    }
-  }
+  WithWordCodes(*rows.format,
+                [&](auto codes) HWY_ATTR { ValueSteps<decltype(codes)>(rows, to, pitch); });
 }
 
 // Writes any tokens one element at a time, each to element(token of the range, channel).
