@@ -4,9 +4,13 @@
 
 namespace prefixd::base {
 
-bool ManyCpus() {
-  static const bool many = os::UsableCpus("") > 4;
-  return many;
-}
+namespace {
+
+// Asked when the program starts: a lock must not read files or take memory.
+const bool kManyCpus = os::UsableCpus("") > 4;
+
+}  // namespace
+
+bool ManyCpus() { return kManyCpus; }
 
 }  // namespace prefixd::base

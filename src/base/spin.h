@@ -14,7 +14,7 @@ inline void Pause() {
 
 // Whether a thread may look again and again for what another one is about to do, instead of
 // sleeping: where few CPUs may be used, or a container's limit leaves few, the other one may need
-// this one. Asked of the system once.
+// this one. As it was when the program started.
 bool ManyCpus();
 
 }  // namespace prefixd::base
