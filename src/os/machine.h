@@ -33,8 +33,9 @@ uint64_t GroupMemoryLimit(const std::string& root, uint64_t pid);
 // limit). At least 1.
 unsigned UsableCpus(const std::string& root);
 
-// The numbers of the NUMA nodes that have memory; empty if the system does not tell.
-std::vector<unsigned> MemoryNodes(const std::string& root);
+// The numbers of the NUMA nodes that have memory and CPUs, ascending; empty if the system does not
+// tell. Nodes of memory alone are far from every CPU: a GPU's, or behind a CXL link.
+std::vector<unsigned> NumaNodes(const std::string& root);
 
 // The most descriptors that a process (0: this one) may have; kNoLimit without a limit.
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid);

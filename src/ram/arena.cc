@@ -100,7 +100,7 @@ absl::Status CheckSizes(uint64_t capacity_bytes, uint64_t slab_bytes) {
 
 // Returns the machine's NUMA nodes if it has several.
 std::vector<unsigned> NodesToUse() {
-  std::vector<unsigned> nodes = os::MemoryNodes("");
+  std::vector<unsigned> nodes = os::NumaNodes("");
   if (nodes.size() < 2) nodes.clear();
   return nodes;
 }

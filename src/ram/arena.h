@@ -132,7 +132,7 @@ class Arena {
   // Returns why the arena that was there could not be used; empty if there was none or it was
   // adopted.
   const std::string& replaced_why() const;
-  // Returns why the memory does not come from Options::nodes in turn; empty if it does.
+  // Returns why the system refused to take the memory from Options::nodes in turn; else empty.
   const std::string& not_spread_why() const;
   // Returns what the file held, coldest first. Call it once, before the first Allocate. Leaves out
   // records that are torn, void by Clear or larger than their extent; their extents are free unless

@@ -118,12 +118,17 @@ TEST_F(MachineTest, CpusThatTheThreadMayNotRunOnDoNotCount) {
 }
 #endif
 
-TEST_F(MachineTest, NumaNodesAreListedByRanges) {
-  EXPECT_TRUE(MemoryNodes(root_).empty());
-  Write("/sys/devices/system/node/has_memory", "0\n");
-  EXPECT_EQ(MemoryNodes(root_), std::vector<unsigned>({0}));
-  Write("/sys/devices/system/node/has_memory", "0-2,5,7-8\n");
-  EXPECT_EQ(MemoryNodes(root_), std::vector<unsigned>({0, 1, 2, 5, 7, 8}));
+TEST_F(MachineTest, NumaNodesAreThoseThatHaveMemoryAndCpus) {
+  const std::string folder = "/sys/devices/system/node/";
+  EXPECT_TRUE(NumaNodes(root_).empty());
+  Write(folder + "has_memory", "0\n");
+  Write(folder + "has_cpu", "0\n");
+  EXPECT_EQ(NumaNodes(root_), std::vector<unsigned>({0}));
+  Write(folder + "has_memory", "0-2,5,7-8\n");
+  Write(folder + "has_cpu", "0-8\n");
+  EXPECT_EQ(NumaNodes(root_), std::vector<unsigned>({0, 1, 2, 5, 7, 8}));
+  Write(folder + "has_cpu", "0-1\n");
+  EXPECT_EQ(NumaNodes(root_), std::vector<unsigned>({0, 1})) << "a GPU's memory is not meant";
 }
 
 TEST_F(MachineTest, DescriptorLimitsAreReadPerProcess) {

@@ -56,7 +56,7 @@ unsigned UsableCpus(const std::string&) {
 }
 
 // Memory is one.
-std::vector<unsigned> MemoryNodes(const std::string&) { return {}; }
+std::vector<unsigned> NumaNodes(const std::string&) { return {}; }
 
 // No other process's limits are told.
 std::optional<uint64_t> DescriptorLimit(const std::string& root, uint64_t pid) {

@@ -41,11 +41,24 @@ std::optional<uint64_t> Field(const std::string& path, const std::string& name) 
   return std::nullopt;
 }
 
+// Returns the numbers that a file lists as "0-1,3", ascending; empty if there is no such file.
+std::vector<unsigned> ReadRanges(const std::string& path) {
+  std::vector<unsigned> numbers;
+  std::istringstream ranges(ReadAll(path));
+  for (unsigned first = 0; ranges >> first; ranges.ignore()) {
+    unsigned last = first;
+    if (ranges.peek() == '-') ranges.ignore() >> last;
+    for (; first <= last; ++first) numbers.push_back(first);
+  }
+  return numbers;
+}
+
 std::string ProcessFolder(const std::string& root, uint64_t pid) {
   return root + (pid == 0 ? "/proc/self" : "/proc/" + std::to_string(pid));
 }
 
-// hardware_concurrency() counts those of the machine.
+// Returns how many CPUs the calling thread may run on. hardware_concurrency() would count the
+// machine's.
 unsigned CpusOfThisThread() {
   for (size_t most = 1'024; most <= size_t{1} << 20; most *= 2) {  // EINVAL: the machine has more
     std::vector<uint64_t> mask(most / 64);
@@ -170,14 +183,12 @@ unsigned UsableCpus(const std::string& root) {
   return static_cast<unsigned>(least);
 }
 
-std::vector<unsigned> MemoryNodes(const std::string& root) {
+std::vector<unsigned> NumaNodes(const std::string& root) {
+  const std::string folder = root + "/sys/devices/system/node/";
+  const std::vector<unsigned> memory = ReadRanges(folder + "has_memory");
+  const std::vector<unsigned> cpus = ReadRanges(folder + "has_cpu");
   std::vector<unsigned> nodes;
-  std::istringstream ranges(ReadAll(root + "/sys/devices/system/node/has_memory"));  // "0-1,3"
-  for (unsigned first = 0; ranges >> first; ranges.ignore()) {
-    unsigned last = first;
-    if (ranges.peek() == '-') ranges.ignore() >> last;
-    for (; first <= last; ++first) nodes.push_back(first);
-  }
+  std::ranges::set_intersection(memory, cpus, std::back_inserter(nodes));
   return nodes;
 }
 
