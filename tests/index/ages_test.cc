@@ -9,14 +9,8 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000;
 
-class AgesTest : public IndexTest {
+class AgesTest : public ClockedIndexTest {
  protected:
-  // Made before the index, which is a member of the base class.
-  static base::FakeClock& Clock() {
-    static base::FakeClock clock;
-    return clock;
-  }
-  AgesTest() : IndexTest(16, {1}, {.clock = &Clock()}) {}
   block::BlockAges Ages() const { return index_.CountedAges(); }
   void Read(const Tokens& tokens) {
     const Acquired acquired = Acquire(tokens);

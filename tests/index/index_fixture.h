@@ -144,4 +144,15 @@ class IndexTest : public testing::Test {
   uint64_t next_sequence_ = 0;
 };
 
+// With a clock that the test moves.
+class ClockedIndexTest : public IndexTest {
+ protected:
+  ClockedIndexTest() : IndexTest(16, {1}, {.clock = &Clock()}) {}
+  // Made before the index, which is a member of the base class.
+  static base::FakeClock& Clock() {
+    static base::FakeClock clock;
+    return clock;
+  }
+};
+
 }  // namespace prefixd::index

@@ -1,4 +1,4 @@
-// Leases of one sequence hold its pages together, and nobody can tell but by the time it takes.
+// Leases of one sequence hold its pages together, which changes nothing but the time it takes.
 #include <gmock/gmock.h>
 
 #include "index_fixture.h"
@@ -6,14 +6,8 @@
 namespace prefixd::index {
 namespace {
 
-class ShareTest : public IndexTest {
+class ShareTest : public ClockedIndexTest {
  protected:
-  // Made before the index, which is a member of the base class.
-  static base::FakeClock& Clock() {
-    static base::FakeClock clock;
-    return clock;
-  }
-  ShareTest() : IndexTest(16, {1}, {.clock = &Clock()}) {}
   void TearDown() override {
     IndexTest::TearDown();
     EndSession(kMe);
