@@ -244,8 +244,8 @@ struct PrefixIndex::Impl {
   static void TakePage(HeldPath& held, uint32_t slot, Node& node, Page& page, int64_t now,
                        LeasedSums& sums);
   bool DropPage(const HeldPage& held, LeasedSums& sums) PREFIXD_REQUIRES(mutex);
-  // Notes a reader's slot (block::kNoSlot: none) and the use in the page's marks.
-  static void Mark(PageUse& use, uint32_t slot, int64_t now);
+  // Notes the bit of a reader's slot and the use in the page's marks.
+  static void Mark(PageUse& use, uint64_t slot, int64_t now);
   // Returns whether `now` is late enough to be written over `last_use_us`: not at once, so that
   // hits on many cores share the marks' cache lines. After a kill, uses that were closer to each
   // other may be in the wrong order.

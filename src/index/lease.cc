@@ -32,8 +32,8 @@ void PrefixIndex::Impl::Touch(Node& node, LeasedSums& sums) {
   ++node.touches;
 }
 
-void PrefixIndex::Impl::Mark(PageUse& use, uint32_t slot, int64_t now) {
-  const uint64_t slots = slot < block::kArenaSlots ? use.slots | uint64_t{1} << slot : use.slots;
+void PrefixIndex::Impl::Mark(PageUse& use, uint64_t slot, int64_t now) {
+  const uint64_t slots = use.slots | slot;
   const bool changed = std::exchange(use.slots, slots) != slots;
   if (use.marks == nullptr) return;
   if (changed) use.marks->SetHolders(slots);
@@ -49,7 +49,7 @@ void PrefixIndex::Impl::TakePage(HeldPath& held, uint32_t slot, Node& node, Page
   sums.memory_bytes += page.UseBytes();
   if (use.holders++ == 0) sums.Add(node, page);
   ++node.pins;
-  Mark(use, slot, now);
+  Mark(use, BitOf(slot), now);
   held.pages.push_back({&node, node.first_token(), page.group(), page.rung(), BytesOf(node, page)});
   held.charge += held.pages.back().charge;
 }

@@ -13,8 +13,6 @@ namespace {
 // the rewriting of SSD files see them as used that much earlier.
 constexpr int64_t kStampsWaitUs = 1'000'000;
 
-uint64_t BitOf(uint32_t slot) { return slot < block::kArenaSlots ? uint64_t{1} << slot : 0; }
-
 // Returns whether `held` holds just the pages of the path's first `blocks` blocks.
 bool HoldsJust(const HeldPath& held, const RestorablePath& path, size_t blocks) {
   const size_t groups = path.pages.size() / path.blocks.size();
@@ -60,12 +58,13 @@ bool PrefixIndex::Impl::Join(Lease& lease, const RestorablePath& path) {
   lease.held = held;
 
   const int64_t now = base::SystemClock::Get().UnixMicros();
-  if ((BitOf(lease.slot) & ~held->slots) != 0 || IsAnotherUse(held->marked_us, now)) {
+  const uint64_t slot = BitOf(lease.slot);
+  if ((slot & ~held->slots) != 0 || IsAnotherUse(held->marked_us, now)) {
     for (size_t i = 0; i < pages.size(); ++i) {
       if (i + kMarksAhead < pages.size()) pages[i + kMarksAhead]->AskForMarks();
-      Mark(pages[i]->Use(), lease.slot, now);
+      Mark(pages[i]->Use(), slot, now);
     }
-    held->slots |= BitOf(lease.slot);
+    held->slots |= slot;
     held->marked_us = now;
   }
   if (lease.reads) ReadTogether(*held, path, blocks);

@@ -133,6 +133,9 @@ const Page* BestPage(const Node& node, const Usable::Group& group);
 // Returns whether every selected group has a page in a usable rung; false if none is selected.
 bool Serves(const Node& node, const Usable& usable);
 
+// Returns the bit of a session's slot in the marks; 0 if it has none.
+inline uint64_t BitOf(uint32_t slot) { return slot < block::kArenaSlots ? uint64_t{1} << slot : 0; }
+
 struct HeldPage {
   Node* node = nullptr;
   uint32_t first_token = 0;  // of the node

@@ -142,7 +142,7 @@ absl::Status PrefixIndex::Impl::Validate() const {
   absl::flat_hash_map<const HeldPath*, uint64_t> slots_of{{&adoption, 0}};
   for (const auto& [id, lease] : leases) {
     uint64_t& slots = slots_of[lease.held.get()];
-    if (lease.slot < block::kArenaSlots) slots |= uint64_t{1} << lease.slot;
+    slots |= BitOf(lease.slot);
   }
   for (const auto& [path, slots] : slots_of) {
     for (const HeldPage& held : path->pages) {
