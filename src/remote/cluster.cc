@@ -315,6 +315,9 @@ void Cluster::CheckSettings(const std::vector<std::shared_ptr<Node>>& nodes) {
     }
   }
   Converse(talks, Soon(), stop_.fd());
+  for (size_t i = 0; i < talks.size(); ++i) {
+    if (talks[i].status.ok()) asked[i]->Give(std::move(talks[i].connection));
+  }
   std::vector<std::string> before, after;
   {
     const base::MutexLock lock(mutex_);
@@ -325,9 +328,6 @@ void Cluster::CheckSettings(const std::vector<std::shared_ptr<Node>>& nodes) {
           SettingsWarnings(talks[i].replies, options_.login.user);
     }
     after = JoinWarnings(warnings_);
-  }
-  for (size_t i = 0; i < talks.size(); ++i) {
-    if (talks[i].status.ok()) asked[i]->Give(std::move(talks[i].connection));
   }
   for (const std::string& warning : after) {
     if (std::find(before.begin(), before.end(), warning) == before.end()) {
