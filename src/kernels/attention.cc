@@ -132,6 +132,9 @@ absl::Status Attend(quant::BlockTable table, std::span<const quant::KvFormat> fo
   return absl::OkStatus();
 }
 
-const char* FastDecodeOrder() { return DecodesCodes() ? ToText(OrderOfDecode()) : "none"; }
+const char* FastDecodeOrder() {
+  if (!DecodesCodes()) return "none";
+  return ToText(DecodesInPipeline() ? OrderOfDecode() : DecodeOrder::kStaged);
+}
 
 }  // namespace prefixd::kernels

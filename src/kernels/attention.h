@@ -34,12 +34,14 @@ namespace prefixd::kernels {
 // weights to 8 bits. On normally distributed data the root mean square error is below 1.8 % of that
 // of the result, about 1.1 %; 8-bit keys and values alone cost 0.8 %, 4-bit values 9 %.
 // kFast: runs at the speed of memory for calls of 1 to 8 query rows, over raw pages and pages of
-// formats that have a tiled layout, on a CPU with AVX512_VNNI. Pages in layout rows are tiled a
-// tile at a time and give the same bits. Queries and weights are rounded to 8 bits, or to 15 where
-// neither keys nor values have 4 bits: errors stay below 1.8 % for 8-bit keys and 4-bit values,
-// below 0.05 % where both have 8 bits. Raw pages are computed in float. A row's bits may depend on
-// block borders, never on other rows or threads. NaN and infinity reach only rows that see their
-// token. Window, sinks and soft-cap: as in kPrecise. Any other call is computed as kFastPrefill.
+// formats that have a tiled layout, on a CPU with AVX512_VNNI; at half of that speed and less on
+// one with AVX2 alone. Pages in layout rows are tiled a tile at a time and give the same bits.
+// Queries and weights are rounded to 8 bits, or to 15 where neither keys nor values have 4 bits;
+// without AVX512_VNNI to 16 for whichever of both has 8 bits. Errors stay below 1.8 % for 8-bit
+// keys and 4-bit values, below 0.05 % where both have 8 bits. Raw pages are computed in float. A
+// row's bits may depend on block borders, never on other rows or threads. NaN and infinity reach
+// only rows that see their token. Window, sinks and soft-cap: as in kPrecise. Any other call is
+// computed as kFastPrefill.
 enum class AttentionMode : uint8_t { kPrecise = 0, kFast = 1, kFastPrefill = 2 };
 
 struct AttentionShape {
@@ -84,7 +86,7 @@ absl::Status AttendScalar(quant::BlockTable table, std::span<const quant::KvForm
 // Returns the dispatch target that Attend runs on, "AVX2" for example.
 const char* AttentionTarget();
 // Returns the order in which mode kFast works on this CPU: "pipelined", "staged", or "none" where
-// it has no fast mode. Results are the same bits in both orders.
+// it has no fast mode. Results are the same bits in both orders. Without AVX512_VNNI there is one.
 const char* FastDecodeOrder();
 
 }  // namespace prefixd::kernels

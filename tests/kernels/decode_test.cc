@@ -183,6 +183,25 @@ TEST(DecodeTest, LongContextsAgree) {
   EXPECT_LE(FastError(layer, FastShapeOf(shape, 2, 1, 2048)), kFine);
 }
 
+TEST(DecodeTest, TheLargestCodesTimesTheLargestFactorsDoNotOverflow) {
+  for (const TensorFormat& format : TiledFormatsFor(128)) {
+    for (const uint32_t stripe : {1u, 16u, 32u, 64u}) {
+      SCOPED_TRACE(quant::ToString(format) + " in stripes of " + std::to_string(stripe));
+      const LayerShape layer_shape{
+          .kv_heads = 1, .key_dim = 128, .value_dim = 128, .stripe = stripe};
+      const PagedLayer layer(layer_shape, {{format, format}}, UniformBlocks(128, 64));
+      const AttentionShape shape = FastShapeOf(layer_shape, 4, 1, 127);
+      for (const float x : {1.0f, -1.0f}) {  // all tokens have the same score
+        const std::vector<float> q(size_t{shape.query_heads} * 128, x);
+        const std::vector<float> want = ResultOf(&AttendScalar, layer, q, shape);
+        ForEachTarget([&](const char*) {
+          EXPECT_LE(RelativeRms(ResultOf(&Attend, layer, q, shape), want), kCoarse);
+        });
+      }
+    }
+  }
+}
+
 TEST(DecodeTest, LargeScoresNeitherOverflowNorLoseTheMaximum) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
   const PagedLayer layer(shape, {{Affine(8, 64), Affine(8, 64)}}, UniformBlocks(3000, 64));

@@ -22,12 +22,15 @@ struct UnitTokens {
 };
 
 void StoreUnit(const quant::UnitShape& shape, const UnitTokens& which, uint32_t seed,
-               float element_scale, std::byte* unit) {
+               const LayerShape& layer, std::byte* unit) {
   for (uint32_t t = 0; t < which.tokens; ++t) {
     std::vector<float> row = RandomFloats(
         shape.dim,
         MixedSeed(seed, which.head, which.first_token + t, shape.side == quant::Side::kValue));
-    for (float& x : row) x *= element_scale;
+    for (uint32_t c = 0; layer.stripe != 0 && c < shape.dim; ++c) {
+      row[c] = c / layer.stripe % 2 == 0 ? 1.0f : -1.0f;
+    }
+    for (float& x : row) x *= layer.element_scale;
     quant::QuantizeToken(shape, row, t, unit);
   }
 }
@@ -74,10 +77,10 @@ std::byte* PagedLayer::StoreUnits(const LayerShape& shape, const BlockShape& blo
   std::memset(page, 0xff, bytes);
   std::byte* unit = page;
   for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += key_bytes) {
-    StoreUnit(key, {head, first_token, block.tokens}, seed, shape.element_scale, unit);
+    StoreUnit(key, {head, first_token, block.tokens}, seed, shape, unit);
   }
   for (uint32_t head = 0; head < shape.kv_heads; ++head, unit += value_bytes) {
-    StoreUnit(value, {head, first_token, block.tokens}, seed, shape.element_scale, unit);
+    StoreUnit(value, {head, first_token, block.tokens}, seed, shape, unit);
   }
   return page;
 }

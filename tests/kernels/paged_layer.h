@@ -20,6 +20,8 @@ struct LayerShape {
   uint32_t key_dim = 64;
   uint32_t value_dim = 64;
   float element_scale = 1;  // elements' standard deviation
+  // If not 0: elements are not random, but 1 in so many channels, -1 in the next ones, and so on.
+  uint32_t stripe = 0;
 };
 
 // How some consecutive tokens are stored.

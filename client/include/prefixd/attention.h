@@ -19,7 +19,8 @@ namespace prefixd {
 // kFastPrefill: any number of rows. Codes of every format are multiplied with queries and weights
 // of 8 bits. The error is about 1.1 %, below 1.8 %, where quantizing K and V to 8 bits costs
 // 0.8 %. About 1.6 times as fast as kPrecise.
-// On CPUs without AVX512_VNNI both run as kPrecise.
+// Without AVX512_VNNI kFastPrefill runs as kPrecise, and kFast takes two to three times as long;
+// without AVX2, which most x86 CPUs since 2015 have, kFast runs as kPrecise too.
 enum class AttendMode : uint8_t { kPrecise = 0, kFast = 1, kFastPrefill = 2 };
 
 struct AttendOptions {

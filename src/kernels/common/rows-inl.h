@@ -21,16 +21,20 @@
 
 // HAVE_F16C: conversions of half precision that round like the codec; HAVE_BMI2: deposit and
 // extract of bit fields. Only x86 from AVX2 on has them. HAVE_PAIRS: x86 from AVX3_DL on, where one
-// instruction multiplies and adds groups of bytes (VNNI).
+// instruction multiplies and adds groups of bytes (VNNI). HAVE_DECODE: fast decode, with these or
+// with an instruction that multiplies and adds pairs of 16-bit numbers.
 #undef PREFIXD_KERNELS_HAVE_F16C
 #undef PREFIXD_KERNELS_HAVE_BMI2
 #undef PREFIXD_KERNELS_HAVE_PAIRS
+#undef PREFIXD_KERNELS_HAVE_DECODE
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
 #define PREFIXD_KERNELS_HAVE_F16C 1
 #define PREFIXD_KERNELS_HAVE_BMI2 1
+#define PREFIXD_KERNELS_HAVE_DECODE 1
 #else
 #define PREFIXD_KERNELS_HAVE_F16C 0
 #define PREFIXD_KERNELS_HAVE_BMI2 0
+#define PREFIXD_KERNELS_HAVE_DECODE 0
 #endif
 
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL

@@ -21,6 +21,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
+// Returns a * b as the nearest integer if it has at most 17 bits, else garbage.
+HWY_INLINE VI RoundedProduct(VF a, VF b) {
+  const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
+  return hn::Sub(hn::BitCast(DI(), hn::MulAdd(a, b, magic)), hn::BitCast(DI(), magic));
+}
+
 // Splits x <= 0, raised to -126 where it is lower: it is fraction + log2(scale).
 struct PowerOfTwo {
   VF fraction, scale;

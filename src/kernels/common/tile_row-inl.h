@@ -22,11 +22,6 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 using DI16 = hn::Rebind<int16_t, DF>;
 
-// Returns a * b as the nearest integer if it has at most 17 bits, else garbage.
-HWY_INLINE VI RoundedProduct(VF a, VF b) {
-  const VF magic = hn::Set(DF(), 0x1.8p23f);  // a sum of this size has no bits for a fraction
-  return hn::Sub(hn::BitCast(DI(), hn::MulAdd(a, b, magic)), hn::BitCast(DI(), magic));
-}
 // Returns the larger magnitude; NaN where both are NaN.
 HWY_INLINE VF LargerSize(VF a, VF b) { return VF{_mm512_range_ps(a.raw, b.raw, 0b1011)}; }
 

@@ -25,12 +25,13 @@ HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 // Lines to ask for at a time in the loops of a tile: as many as memory gives in a step's time.
-inline constexpr size_t kLinesToDot = 1;      // each register of codes
-inline constexpr size_t kLinesToDotRaw = 16;  // 4 tokens of plain numbers
-inline constexpr size_t kLinesToWeigh = 6;    // each row head
-inline constexpr size_t kLinesToScale = 5;    // each row head and group
-inline constexpr size_t kLinesToRound = 5;    // each row head and group
-inline constexpr size_t kLinesToWiden = 12;   // each of keys and values
+inline constexpr size_t kLinesToDot = 1;        // each register of codes
+inline constexpr size_t kLinesToDotGroup = 12;  // a group of some registers of codes
+inline constexpr size_t kLinesToDotRaw = 16;    // 4 tokens of plain numbers
+inline constexpr size_t kLinesToWeigh = 6;      // each row head
+inline constexpr size_t kLinesToScale = 5;      // each row head and group
+inline constexpr size_t kLinesToRound = 5;      // each row head and group
+inline constexpr size_t kLinesToWiden = 12;     // each of keys and values
 
 inline constexpr size_t kLine = 64;
 

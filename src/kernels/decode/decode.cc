@@ -89,7 +89,7 @@ size_t TakeMemory(std::byte* memory, Call* call) {
       pieces.Take(call->queries[i].floats, row_heads * format.key.dim);
       continue;
     }
-    pieces.Take(call->queries[i].codes, format.digits * row_heads * format.key.dim);
+    pieces.Take(call->queries[i].codes, kMostCodeBytes * row_heads * format.key.dim);
     pieces.Take(call->queries[i].terms, row_heads * format.key.groups);
   }
   for (DecodeScratch& scratch : call->scratches) TakeScratch(*call, &pieces, &scratch);

@@ -1,5 +1,5 @@
 // Dots of stored codes and signed bytes in registers, for one SIMD target: included once per
-// target.
+// target. Where no instruction multiplies groups of bytes, dot_words-inl.h does the same.
 //
 // A word of 4 codes is one lane; 4 row heads share every loaded register. No sum across lanes.
 #if defined(PREFIXD_KERNELS_DECODE_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,31 +16,36 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
+#include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/ask-inl.h"
-#include "kernels/decode/job.h"
+#include "kernels/decode/dot_input-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-using DBytes = hn::Repartition<uint8_t, DI>;
+// Returns the largest code of one or two digits. A digit is worth 128 of the next.
+HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
+HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
+HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
 
-enum class CodeKind { kBytes, kSignedBytes, kNibbles };
+HWY_INLINE uint32_t DigitsOf(const DecodeTensor&, uint32_t digits) { return digits; }
+constexpr size_t FactorBytes(uint32_t) { return 1; }  // of a digit
+// Stores 16 codes as one or two signed bytes each, `digit_pitch` apart.
+HWY_INLINE void StoreFactors(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
+  if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
+  const VI high = HighDigit(codes);
+  hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
+  hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
+}
 
-// Sums of vectors of 16 lanes. GCC keeps such arrays in registers only where a pragma unrolls every
-// loop over them.
-template <size_t kRows, size_t kVectors>
-struct DotSums {
-  VI of[kRows][kVectors];
-};
+// Whether a whole tile's keys are one set of registers.
+inline constexpr bool kWholeTiles = true;
 
 HWY_INLINE VI AddDot(VI sum, VI codes, VI factors) {
   // Highway 1.0.3 has no name for this instruction and GCC's intrinsic copies registers.
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(factors.raw));
   return sum;
-}
-HWY_INLINE VI LoadCodes(const std::byte* from) {
-  return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
 HWY_INLINE VI LowNibbles(VI codes) { return hn::And(codes, hn::Set(DI(), 0x0f0f0f0f)); }
 // RaisedNibbles returns the high nibbles times kRaise.
@@ -49,33 +54,17 @@ HWY_INLINE VI RaisedNibbles(VI codes) {
   return hn::And(codes, hn::Set(DI(), static_cast<int32_t>(0xf0f0f0f0)));
 }
 HWY_INLINE VI HighNibbles(VI codes) { return LowNibbles(hn::ShiftRight<4>(codes)); }
-HWY_INLINE VI AsUnsigned(VI codes) {
-  return hn::Xor(codes, hn::Set(DI(), static_cast<int32_t>(0x80808080)));
-}
-HWY_INLINE VI FourBytes(const int8_t* from) {
-  int32_t word;
-  std::memcpy(&word, from, sizeof(word));
-  return hn::Set(DI(), word);
-}
 
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void AddDots(const VI* codes, const int8_t* factors, size_t pitch,
                         DotSums<kRows, kVectors>* sums) {
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
-    const VI factor = FourBytes(factors + r * pitch);
+    const VI factor = SetWord(factors + r * pitch);
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
       sums->of[r][v] = AddDot(sums->of[r][v], codes[v], factor);
     }
-  }
-}
-template <size_t kRows, size_t kVectors>
-HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::Zero(DI());
   }
 }
 // Multiplies dots by 128, before the next digit, which is worth a 128th.
@@ -87,17 +76,6 @@ HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
     for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<7>(sums->of[r][v]);
   }
 }
-
-// Input of dots: `steps` steps of kVectors registers of codes, and the signed bytes of kRows rows.
-struct DotInput {
-  const std::byte* codes[2] = {};  // keys: the tile's first and second 32 tokens; values: [0]
-  size_t stride = 0;               // bytes from a step to the next one
-  LineAsker* asker = nullptr;
-  size_t steps = 0;
-  const int8_t* factors = nullptr;
-  size_t row_pitch = 0;    // bytes of factors from a row to the next
-  size_t digit_pitch = 0;  // bytes of factors from a digit to the next
-};
 
 // Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
 template <CodeKind kKind, size_t kRows, size_t kVectors>

@@ -72,9 +72,11 @@ struct DecodeTensor {
 struct DecodeFormat {
   DecodeTensor key, value;
   // Signed bytes of each query and weight code: two where one would cost more precision than the
-  // stored codes do.
+  // stored codes do. Where the machine multiplies no bytes each code has 16 bits.
   uint32_t digits = 1;
 };
+
+inline constexpr size_t kMostCodeBytes = 2;  // of a query's or weight's code
 
 // One group of a row head's query. `step` is what 1 of its codes is worth. With a token's scale and
 // bias, the group adds (dot of codes * step + centre) * scale + sum * bias to its score.
@@ -84,7 +86,9 @@ struct QueryTerm {
 // The queries in the form that keys of one format need. Row heads are in order [kv head][row][head
 // of the group].
 struct DecodeQueries {
-  int8_t* codes = nullptr;     // [digits][row_heads][key_dim], most significant digit first
+  // [digits][row_heads][key_dim] signed bytes, most significant digit first, or where the machine
+  // multiplies no bytes: [row_heads][key_dim] of 16 bits, in the order of StoreFactors
+  int8_t* codes = nullptr;
   QueryTerm* terms = nullptr;  // [row_heads][key groups]
   float* floats = nullptr;     // [row_heads][key_dim], instead of both when keys are raw
 };
@@ -125,7 +129,7 @@ struct DecodeScratch {
   float* products = nullptr;        // [4 groups][kStripHeads][kDecodeTile], in a pipeline: weights
                                     // times scales
   float* lanes = nullptr;           // [16][16]
-  int8_t* codes = nullptr;          // [2][4 groups][kStripHeads][kDecodeTile]
+  int8_t* codes = nullptr;          // [kMostCodeBytes][4 groups][kStripHeads][kDecodeTile]
   std::byte* key_tile = nullptr;    // a tile of a page in layout rows, as a tiled unit
   std::byte* value_tile = nullptr;  // two of them: in a pipeline one is still to be added
 };
@@ -136,8 +140,9 @@ struct DecodePart {
   uint32_t first_head = 0, end_head = 0;
 };
 
-// Returns whether this machine has the instructions for fast decode.
+// Returns whether this machine has the instructions for fast decode, and those for its pipeline.
 bool DecodesCodes();
+bool DecodesInPipeline();
 // Fills the memory that job.queries[format] points to.
 void PrepareQueries(const DecodeJob& job, uint32_t format);
 void RunDecodePart(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch);

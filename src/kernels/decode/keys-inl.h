@@ -1,5 +1,5 @@
-// Queries of fast decode as signed bytes, and scores of a tile, for one SIMD target: included once
-// per target.
+// Queries of fast decode as small integers, and scores of a tile, for one SIMD target: included
+// once per target.
 //
 // Let x be the query, xq its codes and k the stored codes, counted from the middle of their range.
 // The score of a token is the sum over groups of scale * sum(x (k - middle)) + bias * sum(x), where
@@ -18,58 +18,46 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
-#include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/dot-inl.h"
+#include "kernels/decode/dot_words-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/tile-inl.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-// Returns the largest code of one or two digits. A digit is worth 128 of the next.
-HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
 // Returns 0 if `largest` is too small to divide by.
 HWY_INLINE float InverseStep(float largest, float limit) {
   return largest < 1e-30f ? 0.0f : limit / largest;
 }
 
-HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
-HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
-// Stores 16 codes as one or two signed bytes each, `digit_pitch` apart.
-HWY_INLINE void StoreDigits(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
-  if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
-  const VI high = HighDigit(codes);
-  hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
-  hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
-}
-
 // Converts one group of a row head's query to codes.
-HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeFormat& format,
-                                   int8_t* codes, size_t digit_pitch) {
+HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeTensor& key,
+                                   uint32_t digits, int8_t* codes, size_t digit_pitch) {
   const DF df;
   const VF factor = hn::Set(df, scale);
   VF largest = hn::Zero(df), sum = hn::Zero(df);
-  for (uint32_t i = 0; i < format.key.group; i += kLanes) {
+  for (uint32_t i = 0; i < key.group; i += kLanes) {
     const VF x = hn::Mul(hn::LoadU(df, q + i), factor);
     largest = hn::Max(largest, hn::Abs(x));
     sum = hn::Add(sum, x);
   }
-  const float limit = CodeLimit(format.digits);
+  const float limit = CodeLimit(digits);
   const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
   const VF inverse = hn::Set(df, InverseStep(max, limit));
   VI code_sum = hn::Zero(DI());
-  for (uint32_t i = 0; i < format.key.group; i += kLanes) {
+  for (uint32_t i = 0; i < key.group; i += kLanes) {
     const VF x = hn::Mul(hn::LoadU(df, q + i), factor);
     const VI code = hn::NearestInt(hn::Mul(x, inverse));
     code_sum = hn::Add(code_sum, code);
-    StoreDigits(code, format.digits, codes + i, digit_pitch);
+    StoreFactors(code, digits, codes + i * FactorBytes(digits), digit_pitch);
   }
   QueryTerm term;
   term.step = max / limit;
   term.sum = hn::GetLane(hn::SumOfLanes(df, sum));
   const float stepped = term.step * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), code_sum)));
-  term.centre = -format.key.middle * stepped;
+  term.centre = -key.middle * stepped;
   return term;
 }
 
@@ -89,7 +77,9 @@ HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index
   const DecodeQueries& to = job.queries[format_index];
   const uint32_t group = job.group();
   const float scale = QueryScale(job.shape);
-  const size_t digit_pitch = size_t{job.row_heads()} * format.key.dim;
+  const uint32_t digits = DigitsOf(format.key, format.digits);
+  const size_t code_bytes = format.key.dim * FactorBytes(digits);
+  const size_t digit_pitch = job.row_heads() * code_bytes;
   int8_t* codes = to.codes;
   QueryTerm* term = to.terms;
   float* floats = to.floats;
@@ -103,9 +93,10 @@ HWY_ATTR void PrepareQueriesOnTarget(const DecodeJob& job, uint32_t format_index
           continue;
         }
         for (uint32_t d = 0; d < format.key.dim; d += format.key.group) {
-          *term++ = QuantizeQuery(q + d, scale, format, codes + d, digit_pitch);
+          int8_t* const to = codes + d * FactorBytes(digits);
+          *term++ = QuantizeQuery(q + d, scale, format.key, digits, to, digit_pitch);
         }
-        codes += format.key.dim;
+        codes += code_bytes;
       }
     }
   }
@@ -118,8 +109,8 @@ struct StripQueries {
   const QueryTerm* terms = nullptr;
 };
 
-// Writes the scores of 16 kVectors tokens to `scores` [rows][kDecodeTile]. Scales and biases are
-// those of these tokens.
+// Writes the scores of kVectors vectors of tokens to `scores` [rows][kDecodeTile]. Scales and
+// biases are those of these tokens.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
 HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueries& queries,
                                        const TileCodes& codes, LineAsker* asker,
@@ -132,7 +123,7 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
   in.asker = asker;
   in.steps = key.group * key.bits / 32;
   in.factors = queries.codes;
-  in.row_pitch = key.dim;
+  in.row_pitch = key.dim * FactorBytes(kDigits);
   in.digit_pitch = queries.digit_pitch;
   for (uint32_t g = 0; g < key.groups; ++g) {
     DotSums<kRows, kVectors> dots;
@@ -159,7 +150,7 @@ HWY_NOINLINE HWY_ATTR void ScoreTokens(const DecodeTensor& key, const StripQueri
     }
     in.codes[0] += codes.group_stride;
     in.codes[1] += codes.group_stride;
-    in.factors += key.group;
+    in.factors += key.group * FactorBytes(kDigits);
   }
 }
 
@@ -169,16 +160,18 @@ HWY_INLINE void ScoreTile(const DecodeTensor& key, const StripQueries& queries,
                           const DecodeUnit& unit, const DecodeTokens& tile, LineAsker* asker,
                           const DecodeScratch& scratch) {
   const TileCodes codes = KeyCodesOf(key, unit, tile);
-  if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
-    return ScoreTokens<kKind, kDigits, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
-                                                 scratch.key_biases, scratch.scores);
+  if constexpr (kWholeTiles) {
+    if (tile.tokens > kDecodeTile - kLanes && unit.layout.slots >= tile.first + kDecodeTile) {
+      return ScoreTokens<kKind, kDigits, kRows, 4>(key, queries, codes, asker, scratch.key_scales,
+                                                   scratch.key_biases, scratch.scores);
+    }
   }
-  for (uint32_t v = 0; v < tile.vectors(); ++v) {
-    TileCodes vector = v < 2 ? codes : SecondHalf(key, unit, tile, codes);
-    vector.half[0] += v % 2 * 64;
-    ScoreTokens<kKind, kDigits, kRows, 1>(
-        key, queries, vector, asker, scratch.key_scales + v * kLanes,
-        scratch.key_biases + v * kLanes, scratch.scores + v * kLanes);
+  for (uint32_t s = 0; s < tile.steps(); ++s) {
+    TileCodes step = s < 2 ? codes : SecondHalf(key, unit, tile, codes);
+    step.half[0] += s % 2 * kTileStep * sizeof(uint32_t);
+    ScoreTokens<kKind, kDigits, kRows, kTileStep / kLanes>(
+        key, queries, step, asker, scratch.key_scales + s * kTileStep,
+        scratch.key_biases + s * kTileStep, scratch.scores + s * kTileStep);
   }
 }
 

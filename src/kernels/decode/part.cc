@@ -9,13 +9,14 @@
 #include "hwy/foreach_target.h"  // before the -inl.h files: it includes this file once per target
 #include "hwy/highway.h"
 
+#include "kernels/common/rows-inl.h"
 #include "kernels/decode/pipeline_block-inl.h"
 #include "kernels/decode/unit-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 
 // How many bytes ahead units are asked for: enough for the time that memory takes.
 constexpr uint64_t kFarBytes = uint64_t{40} << 10;
@@ -31,12 +32,12 @@ constexpr uint64_t kMostNearBytes = uint64_t{36} << 10;
 class PartWalk {
  public:
   HWY_INLINE PartWalk(const DecodeJob& job, const DecodePart& part, const DecodeScratch& scratch)
-      : job_(job), part_(part), scratch_(scratch), pipeline_(job, scratch) {}
+      : job_(job), part_(part), scratch_(scratch) {}
 
   HWY_ATTR void Run() {
     Clear();
     Walk(0, job_.sequences.size(), 0, 0);
-    pipeline_.Drain();
+    Drain();
     AddOffsets();
   }
 
@@ -136,13 +137,21 @@ class PartWalk {
     visit.key.layout = quant::LayoutOfUnit(*format.key.format, format.key.dim, block.page_tokens);
     visit.value.layout =
         quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
+#if PREFIXD_KERNELS_HAVE_PAIRS
     if (pipeline_.Prepare(format) && PipelinedBlock::Fits(job_, visit)) {
       return VisitPipelined(visit, blocks, b);
     }
-    pipeline_.Drain();
+#endif
+    Drain();
     VisitStaged(&visit, blocks, b);
   }
   HWY_INLINE uint32_t heads() const { return part_.end_head - part_.first_head; }
+  // Ends what is still in the pipeline.
+  HWY_INLINE void Drain() {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+    pipeline_.Drain();
+#endif
+  }
 
   HWY_INLINE void VisitStaged(DecodeVisit* visit, quant::BlockTable blocks, size_t b) {
     const DecodeFormat& format = job_.tensors[visit->format];
@@ -161,6 +170,7 @@ class PartWalk {
     }
   }
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
   HWY_INLINE void VisitPipelined(const DecodeVisit& visit, quant::BlockTable blocks, size_t b) {
     const uint64_t keys = visit.key.layout.unit_bytes, values = visit.value.layout.unit_bytes;
     const bool by_block = (keys + values) * heads() <= kMostBlockBytes;
@@ -199,6 +209,7 @@ class PartWalk {
                                      const std::byte* idle) {
     return place.key == nullptr ? FarLines(idle) : FarLines(place.key, keys, place.value, values);
   }
+#endif
 
   HWY_INLINE UnitPlace UnitOf(const DecodeVisit& visit, const quant::BlockTableEntry& block,
                               uint64_t head) const {
@@ -222,7 +233,9 @@ class PartWalk {
   const DecodeJob& job_;
   const DecodePart& part_;
   const DecodeScratch& scratch_;
-  Pipeline pipeline_;
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  Pipeline pipeline_{job_, scratch_};
+#endif
 };
 
 HWY_ATTR void RunPartOnTarget(const DecodeJob& job, const DecodePart& part,
@@ -287,6 +300,7 @@ HWY_ATTR void MergeOnTarget(const DecodeJob& job) {
 }
 
 bool TargetDecodesCodes() { return true; }
+bool TargetHasPipeline() { return PREFIXD_KERNELS_HAVE_PAIRS != 0; }
 
 #else
 
@@ -295,6 +309,7 @@ void PrepareQueriesOnTarget(const DecodeJob&, uint32_t) {}
 void RunPartOnTarget(const DecodeJob&, const DecodePart&, const DecodeScratch&) {}
 void MergeOnTarget(const DecodeJob&) {}
 bool TargetDecodesCodes() { return false; }
+bool TargetHasPipeline() { return false; }
 
 #endif
 
@@ -309,10 +324,12 @@ HWY_EXPORT(PrepareQueriesOnTarget);
 HWY_EXPORT(RunPartOnTarget);
 HWY_EXPORT(MergeOnTarget);
 HWY_EXPORT(TargetDecodesCodes);
+HWY_EXPORT(TargetHasPipeline);
 
 }  // namespace
 
 bool DecodesCodes() { return HWY_DYNAMIC_DISPATCH(TargetDecodesCodes)(); }
+bool DecodesInPipeline() { return HWY_DYNAMIC_DISPATCH(TargetHasPipeline)(); }
 void PrepareQueries(const DecodeJob& job, uint32_t format) {
   HWY_DYNAMIC_DISPATCH(PrepareQueriesOnTarget)(job, format);
 }

@@ -38,8 +38,8 @@ struct KeySums {
   }
   HWY_INLINE void Add(const VI (&codes)[4], const int8_t* first, const int8_t* second) {
     Unroll<kStripHeads>([&](auto r) PREFIXD_KERNELS_INLINE {
-      const VI a = FourBytes(first + r * kPipelineDim);
-      const VI b = FourBytes(second + r * kPipelineDim);
+      const VI a = SetWord(first + r * kPipelineDim);
+      const VI b = SetWord(second + r * kPipelineDim);
       of[0][r][0] = AddDot(of[0][r][0], codes[0], a);
       of[0][r][1] = AddDot(of[0][r][1], codes[1], a);
       of[1][r][0] = AddDot(of[1][r][0], codes[2], b);

@@ -38,10 +38,10 @@ struct ValueSums {
   template <bool kTwoGroups>
   HWY_INLINE void Add(const VI (&codes)[4], const int8_t* weights) {
     Unroll<kStripHeads>([&](auto r) PREFIXD_KERNELS_INLINE {
-      const VI a = FourBytes(weights + r * kDecodeTile);
+      const VI a = SetWord(weights + r * kDecodeTile);
       of[r][0] = AddDot(of[r][0], codes[0], a);
       of[r][1] = AddDot(of[r][1], codes[1], a);
-      const VI b = kTwoGroups ? FourBytes(weights + (kStripHeads + r) * kDecodeTile) : a;
+      const VI b = kTwoGroups ? SetWord(weights + (kStripHeads + r) * kDecodeTile) : a;
       of[r][2] = AddDot(of[r][2], codes[2], b);
       of[r][3] = AddDot(of[r][3], codes[3], b);
     });

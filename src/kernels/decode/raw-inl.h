@@ -23,11 +23,23 @@
 #include "kernels/decode/tile-inl.h"
 #include "kernels/decode/values-inl.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr uint32_t kDotTokens = 4;  // times kStripHeads row heads: a vector of dots
+inline constexpr uint32_t kDotTokens = kLanes / kStripHeads;  // a vector of dots of a strip
+inline constexpr size_t kRawVectors = kLanes / 4;             // whose sums stay in registers
+
+#if !PREFIXD_KERNELS_HAVE_PAIRS
+// Adds up the lanes of each of kLanes vectors: lane r is that of lanes[kLanes r ...].
+HWY_INLINE VF SumOfRows(const float* lanes) {
+  alignas(64) float sums[kLanes];
+  for (size_t r = 0; r < kLanes; ++r) {
+    sums[r] = hn::GetLane(hn::SumOfLanes(DF(), hn::LoadU(DF(), lanes + r * kLanes)));
+  }
+  return hn::Load(DF(), sums);
+}
+#endif
 
 // Rows of a tile's numbers.
 template <quant::Dtype kDtype>
@@ -91,7 +103,7 @@ HWY_NOINLINE HWY_ATTR void ScoreRawTile(const DecodeTensor& key, const float* qu
   const RawRows<kDtype> keys(key, unit, tile.first);
   uint32_t token = 0;
   for (; token + kDotTokens <= tile.tokens; token += kDotTokens) {
-    asker->AskFar<kLinesToDotRaw>();
+    asker->AskFar<kLinesToDotRaw * kDotTokens / 4>();
     ScoreRawTokens<kDtype, kRows, kDotTokens>(keys, token, queries, key.dim, scratch.lanes,
                                               scratch.scores);
   }
@@ -160,8 +172,9 @@ HWY_NOINLINE HWY_ATTR void AddRawTile(const DecodeJob& job, const DecodeTensor& 
   const float* weights = scratch.scores + row * kDecodeTile;
   float* sums = job.sums.values + (strip.first + row) * job.value_pitch;
   size_t d = 0;
-  for (; d + 4 * kLanes <= value.dim; d += 4 * kLanes) {
-    AddRawVectors<kDtype, kRows, 4>(values, seen, d, weights, asker, sums, job.value_pitch);
+  for (; d + kRawVectors * kLanes <= value.dim; d += kRawVectors * kLanes) {
+    AddRawVectors<kDtype, kRows, kRawVectors>(values, seen, d, weights, asker, sums,
+                                              job.value_pitch);
   }
   for (; d < value.dim; d += kLanes) {
     AddRawVectors<kDtype, kRows, 1>(values, seen, d, weights, asker, sums, job.value_pitch);

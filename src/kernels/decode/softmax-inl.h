@@ -14,11 +14,12 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
+#include "kernels/common/softmax-inl.h"
 #include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/tile-inl.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
@@ -34,11 +35,12 @@ struct DecodeStrip {
   }
 };
 
-// The tokens of a tile that a row head sees. Token t is lane t % 16 of vector t / 16.
+// The tokens of a tile that a row head sees. Token t is lane t % kLanes of vector t / kLanes.
 class SeenTokens {
  public:
   explicit HWY_INLINE SeenTokens(uint64_t seen) : seen_(seen) {}
   HWY_INLINE bool all() const { return seen_ == ~uint64_t{0}; }
+#if PREFIXD_KERNELS_HAVE_PAIRS
   HWY_INLINE VF Choose(size_t vector, VF yes, VF no) const {
     return VF{_mm512_mask_blend_ps(MaskOf(vector), no.raw, yes.raw)};
   }
@@ -50,6 +52,20 @@ class SeenTokens {
   HWY_INLINE __mmask16 MaskOf(size_t vector) const {
     return static_cast<__mmask16>(seen_ >> (vector * kLanes));
   }
+#else
+  HWY_INLINE VF Choose(size_t vector, VF yes, VF no) const {
+    return hn::IfThenElse(MaskOf(vector), yes, no);
+  }
+  HWY_INLINE VF Keep(size_t vector, VF value) const {
+    return hn::IfThenElseZero(MaskOf(vector), value);
+  }
+
+ private:
+  HWY_INLINE hn::Mask<DF> MaskOf(size_t vector) const {
+    const uint64_t bits = seen_ >> (vector * kLanes);
+    return hn::LoadMaskBits(DF(), reinterpret_cast<const uint8_t*>(&bits));
+  }
+#endif
   const uint64_t seen_;
 };
 
@@ -59,9 +75,16 @@ class SeenTokens {
 inline constexpr float kMostAboveReference = 16;
 
 // Whether a score, less the reference, is too large. The answer for NaN does not matter.
+#if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_INLINE bool IsAbove(VF scores) {
   return _mm512_cmp_ps_mask(scores.raw, hn::Set(DF(), kMostAboveReference).raw, _CMP_NLE_UQ) != 0;
 }
+#else
+HWY_INLINE bool IsAbove(VF scores) {
+  return !hn::AllTrue(DF(), hn::Le(scores, hn::Set(DF(), kMostAboveReference)));
+}
+HWY_INLINE VF WeightExp2(VF x) { return Exp2(x); }
+#endif
 // 2^x for x below 100: relative error below 4e-6, never below 2^-120; NaN stays NaN. Takes the
 // units that multiply for products only: reduce and scalef take them twice as long on Zen 4.
 HWY_INLINE VF BoundedExp2(VF x) {
@@ -103,6 +126,8 @@ HWY_NOINLINE HWY_ATTR void CorrectValues(const DecodeJob& job, size_t row_head, 
   Scale(job.sums.values + row_head * job.value_pitch, job.value_pitch, correction);
 }
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+
 // Adds a row head's weights of a tile up.
 HWY_INLINE void AddWeights(const DecodeSums& sums, size_t row_head, const TileRow64& row) {
   float* const weights = sums.weights + row_head * kLanes;
@@ -132,6 +157,38 @@ HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens s
   row.Store(scores);
   AddWeights(job.sums, row_head, row);
 }
+
+#else
+
+// The same, one vector after the other. Tokens that the row head does not see keep a weight of
+// almost nothing, or until it sees one, of 1: nobody reads them, and their sum counts for nothing.
+HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens seen, float cap,
+                             float* scores) {
+  const DF df;
+  const bool all = seen.all();
+  VF most = hn::Set(df, -FLT_MAX);
+  for (size_t v = 0; v < kDecodeTile / kLanes; ++v) {
+    VF score = hn::LoadU(df, scores + v * kLanes);
+    if (cap != 0) score = hn::Mul(Tanh(score), hn::Set(df, cap));
+    if (!all) score = seen.Choose(v, score, hn::Set(df, -FLT_MAX));
+    most = hn::Max(most, score);
+    hn::StoreU(score, df, scores + v * kLanes);
+  }
+  if (HWY_UNLIKELY(IsAbove(hn::Sub(most, hn::Set(df, job.sums.references[row_head]))))) {
+    CorrectValues(job, row_head, RaiseReference(job, row_head, most));
+  }
+  const VF reference = hn::Set(df, job.sums.references[row_head]);
+  float* const weights = job.sums.weights + row_head * kLanes;
+  VF sum = hn::LoadU(df, weights);
+  for (size_t v = 0; v < kDecodeTile / kLanes; ++v) {
+    const VF weight = BoundedExp2(hn::Sub(hn::LoadU(df, scores + v * kLanes), reference));
+    sum = hn::Add(sum, weight);
+    hn::StoreU(weight, df, scores + v * kLanes);
+  }
+  hn::StoreU(sum, df, weights);
+}
+
+#endif
 
 // Turns scratch.scores into weights.
 HWY_NOINLINE HWY_ATTR void WeighStrip(const DecodeJob& job, const DecodeScratch& scratch,

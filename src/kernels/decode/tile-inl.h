@@ -13,14 +13,12 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
-#include "kernels/decode/dot-inl.h"
+#include "kernels/decode/dot_input-inl.h"
 #include "kernels/decode/job.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
-
-inline constexpr uint32_t kLanes = 16;
 
 // One unit of the block that is read.
 struct DecodeUnit {
@@ -28,11 +26,13 @@ struct DecodeUnit {
   quant::UnitLayout layout;
 };
 
+inline constexpr uint32_t kTileStep = 16;  // tokens of a tile whose words lie side by side
+
 // At most kDecodeTile tokens of a unit; `first` is a multiple of kDecodeTile.
 struct DecodeTokens {
   uint32_t first = 0;
   uint32_t tokens = 0;
-  uint32_t vectors() const { return (tokens + kLanes - 1) / kLanes; }
+  uint32_t steps() const { return (tokens + kTileStep - 1) / kTileStep; }
 };
 
 // Codes of one tile. Keys: its first and second 32 tokens. Values: both halves are the tile.

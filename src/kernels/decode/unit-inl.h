@@ -23,7 +23,7 @@
 #include "kernels/decode/tile-inl.h"
 #include "kernels/decode/values-inl.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
@@ -51,10 +51,16 @@ struct DecodeVisit {
 template <class Call>
 HWY_INLINE void WithCodes(const DecodeTensor& tensor, uint32_t digits, const Call& call) {
   if (tensor.bits == 4) return call.template operator()<CodeKind::kNibbles, 1>();
-  if (tensor.is_signed && digits == 1) return call.template operator()<CodeKind::kSignedBytes, 1>();
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (digits == 1) {
+    if (tensor.is_signed) return call.template operator()<CodeKind::kSignedBytes, 1>();
+    return call.template operator()<CodeKind::kBytes, 1>();
+  }
+#else
+  (void)digits;
+#endif
   if (tensor.is_signed) return call.template operator()<CodeKind::kSignedBytes, 2>();
-  if (digits == 1) return call.template operator()<CodeKind::kBytes, 1>();
-  return call.template operator()<CodeKind::kBytes, 2>();
+  call.template operator()<CodeKind::kBytes, 2>();
 }
 // Calls `call.template operator()<rows>()`.
 template <class Call>
@@ -177,8 +183,9 @@ class UnitAttention {
         strip.Score(key, all.floats + row_head * key.dim, rows, unit, tile, &asker_, scratch_);
       });
     }
-    const StripQueries queries{.codes = all.codes + row_head * key.dim,
-                               .digit_pitch = size_t{job_.row_heads()} * key.dim,
+    const size_t code_bytes = key.dim * FactorBytes(DigitsOf(key, format_.digits));
+    const StripQueries queries{.codes = all.codes + row_head * code_bytes,
+                               .digit_pitch = job_.row_heads() * code_bytes,
                                .terms = all.terms + row_head * key.groups};
     WithCodes(key, format_.digits, [&]<CodeKind kKind, uint32_t kDigits>() HWY_ATTR {
       WithRows(rows, [&]<size_t kRows>() HWY_ATTR {

@@ -17,10 +17,14 @@
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/tile-inl.h"
 #include "kernels/decode/weights-inl.h"
+#include "kernels/decode/weights_words-inl.h"
+#include "quant/tiled.h"
 
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
+
+#if PREFIXD_KERNELS_HAVE_PAIRS
 
 // Adds dots * steps to sums, for some channels of the codes' group g.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows, size_t kVectors>
@@ -43,12 +47,56 @@ HWY_INLINE void AddVectors(const DotInput& in, const WeightCodes<kDigits>& weigh
   }
 }
 
+// Adds the codes' group g to sums of its channels. Moves the input's codes.
+template <CodeKind kKind, uint32_t kDigits, size_t kRows>
+HWY_INLINE void AddGroup(const DecodeTensor& value, DotInput* in,
+                         const WeightCodes<kDigits>& weights, uint32_t g, float* sums,
+                         size_t pitch) {
+  constexpr size_t kBytesOf64Channels = kKind == CodeKind::kNibbles ? 128 : 256;
+  if (value.group == 32) {
+    return AddVectors<kKind, kDigits, kRows, 2>(*in, weights, g, sums, pitch);
+  }
+  for (uint32_t c = 0; c < value.group; c += 64, in->codes[0] += kBytesOf64Channels) {
+    AddVectors<kKind, kDigits, kRows, 4>(*in, weights, g, sums + c, pitch);
+  }
+}
+
+#else
+
+// The same, two vectors of channels at a time: 16 words have the channels of their low nibbles,
+// then those of the high ones.
+template <CodeKind kKind, uint32_t kDigits, size_t kRows>
+HWY_INLINE void AddGroup(const DecodeTensor& value, DotInput* in,
+                         const WeightCodes<kDigits>& weights, uint32_t g, float* sums,
+                         size_t pitch) {
+  constexpr bool kNibbles = kKind == CodeKind::kNibbles;
+  constexpr uint32_t kWords = kNibbles ? kLanes : 2 * kLanes;
+  constexpr size_t kNextVector = kNibbles ? quant::kValueLanes : kLanes;
+  const DF df;
+  const uint32_t words = value.group * value.bits / 8;
+  for (uint32_t w = 0; w < words; w += kWords, in->codes[0] += kWords * sizeof(uint32_t)) {
+    DotSums<kRows, 2> dots;
+    DotValues<kKind>(*in, &dots);
+    float* to = sums + (kNibbles ? w / kNextVector * 2 * kNextVector + w % kNextVector : w);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r, to += pitch) {
+      const VF step = hn::Set(df, weights.step(g, r));
+#pragma GCC unroll 2
+      for (size_t v = 0; v < 2; ++v) {
+        float* const at = to + v * kNextVector;
+        hn::StoreU(hn::MulAdd(hn::ConvertTo(df, dots.of[r][v]), step, hn::LoadU(df, at)), df, at);
+      }
+    }
+  }
+}
+
+#endif
+
 template <CodeKind kKind, uint32_t kDigits, size_t kRows>
 HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& value,
                                    const DecodeUnit& unit, const DecodeTokens& tile,
                                    LineAsker* asker, const DecodeStrip& strip,
                                    const DecodeScratch& scratch) {
-  constexpr size_t kBytesOf64Channels = kKind == CodeKind::kNibbles ? 128 : 256;
   const TileCodes codes = ValueCodesOf(value, unit, tile);
   float* const sums = job.sums.values + strip.first * job.value_pitch;
   WeightCodes<kDigits> weights(job, value, scratch, strip);
@@ -56,7 +104,7 @@ HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& val
   in.stride = codes.stride;
   in.asker = asker;
   in.steps = (tile.tokens + 3) / 4;
-  in.row_pitch = kDecodeTile;
+  in.row_pitch = kDecodeTile * FactorBytes(kDigits);
   in.digit_pitch = kWeightDigitPitch;
   for (uint32_t group = 0; group < value.groups; ++group) {
     const uint32_t g = group % kChunkGroups;
@@ -66,14 +114,8 @@ HWY_NOINLINE HWY_ATTR void AddTile(const DecodeJob& job, const DecodeTensor& val
     }
     in.codes[0] = codes.half[0] + group * codes.group_stride;
     in.factors = weights.codes(g);
-    float* to = sums + group * value.group;
-    if (value.group == 32) {
-      AddVectors<kKind, kDigits, kRows, 2>(in, weights, g, to, job.value_pitch);
-      continue;
-    }
-    for (uint32_t c = 0; c < value.group; c += 64, in.codes[0] += kBytesOf64Channels) {
-      AddVectors<kKind, kDigits, kRows, 4>(in, weights, g, to + c, job.value_pitch);
-    }
+    AddGroup<kKind, kDigits, kRows>(value, &in, weights, g, sums + group * value.group,
+                                    job.value_pitch);
   }
 }
 
