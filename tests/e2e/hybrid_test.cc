@@ -35,10 +35,11 @@ class HybridTest : public EndToEndTest, public ::testing::WithParamInterface<Set
     return warm;
   }
   // What was decoded was rounded otherwise than what a prompt computes (client/worker/verify.h), by
-  // as much as the processor and its BLAS differ for one row and for many: the texts may part where
-  // two tokens are as good, but not at once.
+  // as much as the processor and its BLAS differ for one row and for many, and in formats of 4 bits
+  // by the 8 bits of fast decode: the texts may part where two tokens are as good, but not at once.
+  // With AVX2 alone Bits4 has such two after 20 tokens, whose logits differ by 0.0009.
   json CompareBehindAnAnswer(const std::string& prompt, const std::string& kind, int cached) {
-    constexpr size_t kEqualTokens = 24;
+    constexpr size_t kEqualTokens = 16;
     const json cold = Worker(prompt, "none", GetParam().flags);
     const json warm = Warm(prompt, kind, cached);
     const std::string right = Bytes(cold["tokens"]), seen = Bytes(warm["tokens"]);
