@@ -88,7 +88,7 @@ class WeightCodes {
     for (uint32_t g = 0; g < count; ++g) {
       for (size_t r = 0; r < kRows; ++r) {
         local.Ask<kLinesToScale>();
-        steps_[g * kStripHeads + r] = StoreProducts(RowOf<kAllSeen>(first + g, r), Products(g, r));
+        steps_[g * kStripHeads + r] = LargestProduct(RowOf<kAllSeen>(first + g, r));
       }
     }
     SetSteps();
@@ -100,18 +100,12 @@ class WeightCodes {
     }
     *asker = local;
   }
-  HWY_INLINE float* Products(uint32_t g, size_t r) const {
-    return scratch_.products + (g * kStripHeads + r) * kDecodeTile;
-  }
-  // Returns the largest.
   template <class Row>
-  static HWY_INLINE float StoreProducts(const Row& row, float* products) {
+  static HWY_INLINE float LargestProduct(const Row& row) {
     VF largest = hn::Zero(DF());
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
-      const VF product = row.Product(v);
-      hn::StoreU(product, DF(), products + v * kLanes);
-      largest = hn::Max(hn::Abs(product), largest);  // the second one where one is NaN
+      largest = hn::Max(hn::Abs(row.Product(v)), largest);  // the second one where one is NaN
     }
     return hn::GetLane(hn::MaxOfLanes(DF(), largest));
   }
@@ -131,12 +125,11 @@ class WeightCodes {
   HWY_INLINE VF StoreRow(const Row& row, uint32_t g, size_t r) const {
     const DF df;
     const VF inverse = hn::Set(df, inverses_[g * kStripHeads + r]);
-    const float* const products = Products(g, r);
     int8_t* const to = scratch_.codes + (g * kStripHeads + r) * kRowBytes;
     VI sum = hn::Zero(DI());
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
-      const VI factors = RoundedProduct(hn::LoadU(df, products + v * kLanes), inverse);
+      const VI factors = RoundedProduct(row.Product(v), inverse);
       sum = hn::Add(sum, factors);
       StoreFactors(factors, kDigits, to + v * kLanes * FactorBytes(kDigits), 0);
     }
