@@ -83,6 +83,7 @@ class VllmTest(DaemonTest):
         before = self.one.ask(LONG, max_tokens=24, forget=True)
         wait_for("hits", lambda: self.hits(LONG))
         self.lose_pages()
+        # vLLM asks prefixd nothing for a second after an answer that came late.
         wait_for("hits of what came later", lambda: self.hits(prompt(12000, 200)))
         answers = self.one.ask(LONG, LONG[:2000], max_tokens=24, forget=True)
         self.assertEqual(answers[0].tokens, before[0].tokens)

@@ -160,8 +160,9 @@ HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens s
 
 #else
 
-// The same, one vector after the other. Tokens that the row head does not see keep a weight of
-// almost nothing, or until it sees one, of 1: nobody reads them, and their sum counts for nothing.
+// The same, one vector after the other. A token that the row head does not see has a weight of at
+// most 2^-120, or of 1 as long as the row head has seen none: such weights are multiplied by almost
+// nothing when it sees one, and no value is added by them.
 HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens seen, float cap,
                              float* scores) {
   const DF df;
