@@ -64,7 +64,8 @@ unsigned CpusOfThisThread() {
     std::vector<uint64_t> mask(most / 64);
     const size_t bytes = mask.size() * sizeof(uint64_t);
     auto* const set = reinterpret_cast<cpu_set_t*>(mask.data());
-    if (sched_getaffinity(0, bytes, set) == 0) return std::max(1, CPU_COUNT_S(bytes, set));
+    if (sched_getaffinity(0, bytes, set) == 0)
+      return static_cast<unsigned>(std::max(1, CPU_COUNT_S(bytes, set)));
     if (errno != EINVAL) break;
   }
   return std::max(1U, std::thread::hardware_concurrency());
