@@ -49,6 +49,9 @@ std::string KernelRelease(const std::string& root);  // "6.1.0-18-amd64"; empty 
 bool MapsAhead(const std::string& release);
 // The CPU's flags as the kernel lists them, a space before and behind each; empty if not told.
 std::string CpuFlags(const std::string& root);
+// Whether the CPU multiplies groups of four bytes and adds their products in one instruction, where
+// not every CPU of its kind does: arm64's sdot and udot. False on other machines.
+bool HasDotProduct();
 // Asks the kernel for the registers of matrix tiles, on CPUs that have them. Returns whether
 // threads may use them.
 bool AskForTileRegisters();

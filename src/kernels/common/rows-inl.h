@@ -19,28 +19,40 @@
 #include "quant/codec.h"
 #include "quant/format.h"
 
-// HAVE_F16C: conversions of half precision that round like the codec; HAVE_BMI2: deposit and
-// extract of bit fields. Only x86 from AVX2 on has them. HAVE_PAIRS: x86 from AVX3_DL on, where one
-// instruction multiplies and adds groups of bytes (VNNI). HAVE_DECODE: fast decode, with these or
-// with an instruction that multiplies and adds pairs of 16-bit numbers.
+// HAVE_F16C: conversions of half precision that round like the codec, on arm64 and on x86 from AVX2
+// on; HAVE_BMI2: deposit and extract of bit fields, on x86 from AVX2 on. HAVE_PAIRS: x86 from
+// AVX3_DL on, where one instruction multiplies and adds groups of bytes (VNNI). HAVE_SDOT: arm64,
+// where most CPUs have such an instruction. HAVE_DECODE: fast decode, with these or with an
+// instruction that multiplies and adds pairs of 16-bit numbers.
 #undef PREFIXD_KERNELS_HAVE_F16C
 #undef PREFIXD_KERNELS_HAVE_BMI2
 #undef PREFIXD_KERNELS_HAVE_PAIRS
+#undef PREFIXD_KERNELS_HAVE_SDOT
 #undef PREFIXD_KERNELS_HAVE_DECODE
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
-#define PREFIXD_KERNELS_HAVE_F16C 1
 #define PREFIXD_KERNELS_HAVE_BMI2 1
-#define PREFIXD_KERNELS_HAVE_DECODE 1
 #else
-#define PREFIXD_KERNELS_HAVE_F16C 0
 #define PREFIXD_KERNELS_HAVE_BMI2 0
-#define PREFIXD_KERNELS_HAVE_DECODE 0
 #endif
 
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 #define PREFIXD_KERNELS_HAVE_PAIRS 1
 #else
 #define PREFIXD_KERNELS_HAVE_PAIRS 0
+#endif
+
+#if HWY_ARCH_ARM_A64
+#define PREFIXD_KERNELS_HAVE_SDOT 1
+#else
+#define PREFIXD_KERNELS_HAVE_SDOT 0
+#endif
+
+#if PREFIXD_KERNELS_HAVE_BMI2 || PREFIXD_KERNELS_HAVE_SDOT
+#define PREFIXD_KERNELS_HAVE_F16C 1
+#define PREFIXD_KERNELS_HAVE_DECODE 1
+#else
+#define PREFIXD_KERNELS_HAVE_F16C 0
+#define PREFIXD_KERNELS_HAVE_DECODE 0
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -300,7 +312,11 @@ HWY_INLINE void AffineRows(const RowRange& rows, const RowScratch& scratch, floa
 }
 
 HWY_INLINE float ScalarHalf(const std::byte* from) {
-#if PREFIXD_KERNELS_HAVE_F16C
+#if HWY_ARCH_ARM_A64
+  __fp16 half;
+  std::memcpy(&half, from, sizeof(half));
+  return half;
+#elif PREFIXD_KERNELS_HAVE_F16C
   uint16_t bits;
   std::memcpy(&bits, from, sizeof(bits));
   return _cvtsh_ss(bits);

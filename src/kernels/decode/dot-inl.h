@@ -1,5 +1,6 @@
 // Dots of stored codes and signed bytes in registers, for one SIMD target: included once per
-// target. Where no instruction multiplies groups of bytes, dot_words-inl.h does the same.
+// target. dot_signed-inl.h does the same on arm64, dot_words-inl.h where no instruction multiplies
+// groups of bytes.
 //
 // A word of 4 codes is one lane; 4 row heads share every loaded register. No sum across lanes.
 #if defined(PREFIXD_KERNELS_DECODE_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,26 +19,12 @@
 #include "kernels/common/rows-inl.h"
 #include "kernels/common/tile_row-inl.h"
 #include "kernels/decode/ask-inl.h"
+#include "kernels/decode/digits-inl.h"
 #include "kernels/decode/dot_input-inl.h"
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
-
-// Returns the largest code of one or two digits. A digit is worth 128 of the next.
-HWY_INLINE float CodeLimit(uint32_t digits) { return digits == 1 ? 127.0f : 127.0f * 128; }
-HWY_INLINE VI HighDigit(VI codes) { return hn::ShiftRight<7>(hn::Add(codes, hn::Set(DI(), 64))); }
-HWY_INLINE VI LowDigit(VI codes, VI high) { return hn::Sub(codes, hn::ShiftLeft<7>(high)); }
-
-HWY_INLINE uint32_t DigitsOf(const DecodeTensor&, uint32_t digits) { return digits; }
-constexpr size_t FactorBytes(uint32_t) { return 1; }  // of a digit
-// Stores 16 codes as one or two signed bytes each, `digit_pitch` apart.
-HWY_INLINE void StoreFactors(VI codes, uint32_t digits, int8_t* to, size_t digit_pitch) {
-  if (digits == 1) return hn::StoreU(hn::DemoteTo(DI8(), codes), DI8(), to);
-  const VI high = HighDigit(codes);
-  hn::StoreU(hn::DemoteTo(DI8(), high), DI8(), to);
-  hn::StoreU(hn::DemoteTo(DI8(), LowDigit(codes, high)), DI8(), to + digit_pitch);
-}
 
 // Whether a whole tile's keys are one set of registers.
 inline constexpr bool kWholeTiles = true;
@@ -67,16 +54,6 @@ HWY_INLINE void AddDots(const VI* codes, const int8_t* factors, size_t pitch,
     }
   }
 }
-// Multiplies dots by 128, before the next digit, which is worth a 128th.
-template <size_t kRows, size_t kVectors>
-HWY_INLINE void RaiseDots(DotSums<kRows, kVectors>* sums) {
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) sums->of[r][v] = hn::ShiftLeft<7>(sums->of[r][v]);
-  }
-}
-
 // Keys: a step is 4 channels (nibbles: 8), a register 16 tokens.
 template <CodeKind kKind, size_t kRows, size_t kVectors>
 HWY_INLINE void DotKeysDigit(const DotInput& in, const int8_t* factors,

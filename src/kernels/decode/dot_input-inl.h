@@ -14,6 +14,7 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/decode/ask-inl.h"
+#include "kernels/decode/job.h"
 
 #if PREFIXD_KERNELS_HAVE_DECODE
 HWY_BEFORE_NAMESPACE();
@@ -29,6 +30,7 @@ enum class CodeKind { kBytes, kSignedBytes, kNibbles };
 template <size_t kRows, size_t kVectors>
 struct DotSums {
   VI of[kRows][kVectors];
+  HWY_INLINE DotSums() {}  // GCC builds its own one without the target's instructions
 };
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void ClearDots(DotSums<kRows, kVectors>* sums) {
@@ -53,8 +55,13 @@ struct DotInput {
 HWY_INLINE VI LoadCodes(const std::byte* from) {
   return hn::BitCast(DI(), hn::LoadU(DBytes(), reinterpret_cast<const uint8_t*>(from)));
 }
+// Adds 128 to signed bytes.
 HWY_INLINE VI AsUnsigned(VI codes) {
   return hn::Xor(codes, hn::Set(DI(), static_cast<int32_t>(0x80808080)));
+}
+// Returns what the middle of the codes' range is in the form that dots multiply.
+HWY_INLINE float MiddleOf(const DecodeTensor& tensor) {
+  return PREFIXD_KERNELS_HAVE_SDOT && tensor.bits == 8 ? 0.0f : tensor.middle;
 }
 HWY_INLINE VI SetWord(const int8_t* from) {
   int32_t word;

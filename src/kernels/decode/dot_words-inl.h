@@ -17,16 +17,18 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
+#include "kernels/common/softmax-inl.h"
 #include "kernels/decode/dot_input-inl.h"
 #include "kernels/decode/job.h"
 
-#if PREFIXD_KERNELS_HAVE_DECODE && !PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_DECODE && !PREFIXD_KERNELS_HAVE_PAIRS && !PREFIXD_KERNELS_HAVE_SDOT
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
 using DUPairs = hn::Repartition<uint16_t, DI>;
 
 inline constexpr bool kWholeTiles = false;  // they would take all registers
+inline constexpr size_t kValueVectors = 2;  // of channels that DotValues adds up
 
 // A factor of bytes has 16 bits, one of nibbles 8.
 HWY_INLINE uint32_t DigitsOf(const DecodeTensor& tensor, uint32_t) { return tensor.bits / 4; }
@@ -43,6 +45,19 @@ HWY_INLINE void StoreFactors(VI factors, uint32_t digits, int8_t* to, size_t) {
   const auto ordered = hn::TableLookupBytes(hn::BitCast(bytes, hn::DemoteTo(half, factors)),
                                             hn::LoadDup128(bytes, kOrder));
   hn::StoreU(ordered, bytes, reinterpret_cast<uint8_t*>(to));
+}
+
+// Rounds products times `inverse` to factors and stores them. Returns `sum` and their sum.
+inline constexpr size_t kRoundedVectors = 4;
+template <uint32_t kDigits>
+HWY_INLINE VI StoreRounded(const VF* products, VF inverse, int8_t* to, size_t, VI sum) {
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kRoundedVectors; ++i) {
+    const VI factors = RoundedProduct(products[i], inverse);
+    sum = hn::Add(sum, factors);
+    StoreFactors(factors, kDigits, to + i * kLanes * FactorBytes(kDigits), 0);
+  }
+  return sum;
 }
 
 // From intrinsics GCC moves the products ahead of all sums, and sums to memory to make room.
@@ -145,8 +160,8 @@ HWY_INLINE void DotKeys(const DotInput& in, DotSums<kRows, kVectors>* sums) {
 
 // Values: a step is 4 tokens, a lane one channel. Nibbles: one register of words, the low ones'
 // channels and the high ones'. Bytes: two registers.
-template <CodeKind kKind, size_t kRows>
-HWY_INLINE void DotValues(const DotInput& in, DotSums<kRows, 2>* sums) {
+template <CodeKind kKind, uint32_t, size_t kRows>
+HWY_INLINE void DotValues(const DotInput& in, DotSums<kRows, kValueVectors>* sums) {
   ClearDots(sums);
   const std::byte* from = in.codes[0];
   const int8_t* factors = in.factors;

@@ -19,6 +19,7 @@
 
 #include "kernels/common/rows-inl.h"
 #include "kernels/decode/dot-inl.h"
+#include "kernels/decode/dot_signed-inl.h"
 #include "kernels/decode/dot_words-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/tile-inl.h"
@@ -57,7 +58,7 @@ HWY_INLINE QueryTerm QuantizeQuery(const float* q, float scale, const DecodeTens
   term.step = max / limit;
   term.sum = hn::GetLane(hn::SumOfLanes(df, sum));
   const float stepped = term.step * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), code_sum)));
-  term.centre = -key.middle * stepped;
+  term.centre = -MiddleOf(key) * stepped;
   return term;
 }
 

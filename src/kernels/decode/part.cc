@@ -3,6 +3,7 @@
 
 #include "kernels/common/simd_targets.h"
 #include "kernels/decode/job.h"
+#include "os/machine.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/decode/part.cc"
@@ -128,12 +129,13 @@ class PartWalk {
     const quant::BlockTable blocks = job_.sequences[first].blocks;
     const quant::BlockTableEntry& block = blocks[b];
     const DecodeFormat& format = job_.tensors[block.format];
-    DecodeVisit visit{.slot = part_.slot,
-                      .first_row = job_.sequences[first].first_row,
-                      .end_row = job_.sequences[end - 1].end_row,
-                      .position = position,
-                      .tokens = block.tokens,
-                      .format = block.format};
+    DecodeVisit visit;
+    visit.slot = part_.slot;
+    visit.first_row = job_.sequences[first].first_row;
+    visit.end_row = job_.sequences[end - 1].end_row;
+    visit.position = position;
+    visit.tokens = block.tokens;
+    visit.format = block.format;
     visit.key.layout = quant::LayoutOfUnit(*format.key.format, format.key.dim, block.page_tokens);
     visit.value.layout =
         quant::LayoutOfUnit(*format.value.format, format.value.dim, block.page_tokens);
@@ -299,7 +301,7 @@ HWY_ATTR void MergeOnTarget(const DecodeJob& job) {
   }
 }
 
-bool TargetDecodesCodes() { return true; }
+bool TargetDecodesCodes() { return !PREFIXD_KERNELS_HAVE_SDOT || os::HasDotProduct(); }
 bool TargetHasPipeline() { return PREFIXD_KERNELS_HAVE_PAIRS != 0; }
 
 #else

@@ -27,19 +27,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr uint32_t kDotTokens = kLanes / kStripHeads;  // a vector of dots of a strip
-inline constexpr size_t kRawVectors = kLanes / 4;             // whose sums stay in registers
+// Vectors whose sums stay in registers for each row head: AVX2 has half as many as the others.
+inline constexpr uint32_t kDotTokens = kLanes == 8 ? 2 : 4;
+inline constexpr size_t kRawVectors = kDotTokens;
+inline constexpr size_t kRawDots = size_t{kStripHeads} * kDotTokens;
 
-#if !PREFIXD_KERNELS_HAVE_PAIRS
-// Adds up the lanes of each of kLanes vectors: lane r is that of lanes[kLanes r ...].
-HWY_INLINE VF SumOfRows(const float* lanes) {
-  alignas(64) float sums[kLanes];
-  for (size_t r = 0; r < kLanes; ++r) {
-    sums[r] = hn::GetLane(hn::SumOfLanes(DF(), hn::LoadU(DF(), lanes + r * kLanes)));
+// Adds up the lanes of each of kRawDots vectors.
+HWY_INLINE void SumRawDots(const float* lanes, float* dots) {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  hn::StoreU(SumOfRows(lanes), DF(), dots);
+#else
+  for (size_t i = 0; i < kRawDots; ++i) {
+    dots[i] = hn::GetLane(hn::SumOfLanes(DF(), hn::LoadU(DF(), lanes + i * kLanes)));
   }
-  return hn::Load(DF(), sums);
-}
 #endif
+}
 
 // Rows of a tile's numbers.
 template <quant::Dtype kDtype>
@@ -87,8 +89,8 @@ HWY_INLINE void ScoreRawTokens(const RawRows<kDtype>& keys, uint32_t token, cons
       hn::StoreU(sums[r][t], df, lanes + (r * kDotTokens + t) * kLanes);
     }
   }
-  alignas(64) float dots[kLanes];
-  hn::Store(SumOfRows(lanes), df, dots);
+  float dots[kRawDots];
+  SumRawDots(lanes, dots);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t t = 0; t < kTokens; ++t) {
       scores[r * kDecodeTile + token + t] = dots[r * kDotTokens + t];

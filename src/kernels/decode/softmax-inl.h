@@ -85,11 +85,20 @@ HWY_INLINE bool IsAbove(VF scores) {
 }
 HWY_INLINE VF WeightExp2(VF x) { return Exp2(x); }
 #endif
+// Returns the larger of both, x where it is NaN.
+HWY_INLINE VF Raised(VF x, float lowest) {
+  const VF least = hn::Set(DF(), lowest);
+#if PREFIXD_KERNELS_HAVE_SDOT
+  return VF(vmaxq_f32(least.raw, x.raw));
+#else
+  return hn::Max(least, x);  // the second one where one is NaN
+#endif
+}
 // 2^x for x below 100: relative error below 4e-6, never below 2^-120; NaN stays NaN. Takes the
 // units that multiply for products only: reduce and scalef take them twice as long on Zen 4.
 HWY_INLINE VF BoundedExp2(VF x) {
   const DF df;
-  x = hn::Max(hn::Set(df, -120.0f), x);  // the second one where one is NaN
+  x = Raised(x, -120.0f);
   // A sum of this size has no bits for a fraction: its low bits are round(x) + 127, which is also
   // the exponent field of a power of 2.
   const VF magic = hn::Set(df, 0x1.8p23f + 127);
@@ -160,20 +169,27 @@ HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens s
 
 #else
 
+inline constexpr size_t kTileVectors = kDecodeTile / kLanes;
 // The same, one vector after the other. A token that the row head does not see has a weight of at
 // most 2^-120, or of 1 as long as the row head has seen none: such weights are multiplied by almost
 // nothing when it sees one, and no value is added by them.
 HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens seen, float cap,
                              float* scores) {
   const DF df;
-  const bool all = seen.all();
   VF most = hn::Set(df, -FLT_MAX);
-  for (size_t v = 0; v < kDecodeTile / kLanes; ++v) {
-    VF score = hn::LoadU(df, scores + v * kLanes);
-    if (cap != 0) score = hn::Mul(Tanh(score), hn::Set(df, cap));
-    if (!all) score = seen.Choose(v, score, hn::Set(df, -FLT_MAX));
-    most = hn::Max(most, score);
-    hn::StoreU(score, df, scores + v * kLanes);
+  if (cap == 0 && seen.all()) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kTileVectors; ++v) {
+      most = hn::Max(most, hn::LoadU(df, scores + v * kLanes));
+    }
+  } else {
+    for (size_t v = 0; v < kTileVectors; ++v) {
+      VF score = hn::LoadU(df, scores + v * kLanes);
+      if (cap != 0) score = hn::Mul(Tanh(score), hn::Set(df, cap));
+      score = seen.Choose(v, score, hn::Set(df, -FLT_MAX));
+      most = hn::Max(most, score);
+      hn::StoreU(score, df, scores + v * kLanes);
+    }
   }
   if (HWY_UNLIKELY(IsAbove(hn::Sub(most, hn::Set(df, job.sums.references[row_head]))))) {
     CorrectValues(job, row_head, RaiseReference(job, row_head, most));
@@ -181,7 +197,8 @@ HWY_INLINE void WeighRowHead(const DecodeJob& job, size_t row_head, SeenTokens s
   const VF reference = hn::Set(df, job.sums.references[row_head]);
   float* const weights = job.sums.weights + row_head * kLanes;
   VF sum = hn::LoadU(df, weights);
-  for (size_t v = 0; v < kDecodeTile / kLanes; ++v) {
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kTileVectors; ++v) {
     const VF weight = BoundedExp2(hn::Sub(hn::LoadU(df, scores + v * kLanes), reference));
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, df, scores + v * kLanes);

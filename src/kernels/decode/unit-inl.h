@@ -51,7 +51,7 @@ struct DecodeVisit {
 template <class Call>
 HWY_INLINE void WithCodes(const DecodeTensor& tensor, uint32_t digits, const Call& call) {
   if (tensor.bits == 4) return call.template operator()<CodeKind::kNibbles, 1>();
-#if PREFIXD_KERNELS_HAVE_PAIRS
+#if PREFIXD_KERNELS_HAVE_PAIRS || PREFIXD_KERNELS_HAVE_SDOT
   if (digits == 1) {
     if (tensor.is_signed) return call.template operator()<CodeKind::kSignedBytes, 1>();
     return call.template operator()<CodeKind::kBytes, 1>();

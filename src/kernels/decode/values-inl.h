@@ -63,27 +63,28 @@ HWY_INLINE void AddGroup(const DecodeTensor& value, DotInput* in,
 
 #else
 
-// The same, two vectors of channels at a time: 16 words have the channels of their low nibbles,
+// The same, a few vectors of channels at a time: 16 words have the channels of their low nibbles,
 // then those of the high ones.
 template <CodeKind kKind, uint32_t kDigits, size_t kRows>
 HWY_INLINE void AddGroup(const DecodeTensor& value, DotInput* in,
                          const WeightCodes<kDigits>& weights, uint32_t g, float* sums,
                          size_t pitch) {
   constexpr bool kNibbles = kKind == CodeKind::kNibbles;
-  constexpr uint32_t kWords = kNibbles ? kLanes : 2 * kLanes;
-  constexpr size_t kNextVector = kNibbles ? quant::kValueLanes : kLanes;
+  constexpr size_t kLoads = kNibbles ? kValueVectors / 2 : kValueVectors;
+  constexpr uint32_t kWords = kLoads * kLanes;
   const DF df;
   const uint32_t words = value.group * value.bits / 8;
   for (uint32_t w = 0; w < words; w += kWords, in->codes[0] += kWords * sizeof(uint32_t)) {
-    DotSums<kRows, 2> dots;
-    DotValues<kKind>(*in, &dots);
-    float* to = sums + (kNibbles ? w / kNextVector * 2 * kNextVector + w % kNextVector : w);
+    DotSums<kRows, kValueVectors> dots;
+    DotValues<kKind, kDigits>(*in, &dots);
+    constexpr uint32_t kHalf = quant::kValueLanes;
+    float* to = sums + (kNibbles ? w / kHalf * 2 * kHalf + w % kHalf : w);
 #pragma GCC unroll 4
     for (size_t r = 0; r < kRows; ++r, to += pitch) {
       const VF step = hn::Set(df, weights.step(g, r));
-#pragma GCC unroll 2
-      for (size_t v = 0; v < 2; ++v) {
-        float* const at = to + v * kNextVector;
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kValueVectors; ++v) {
+        float* const at = to + v / kLoads * kHalf + v % kLoads * kLanes;
         hn::StoreU(hn::MulAdd(hn::ConvertTo(df, dots.of[r][v]), step, hn::LoadU(df, at)), df, at);
       }
     }

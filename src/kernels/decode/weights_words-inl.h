@@ -1,5 +1,6 @@
-// A tile's weights times its values' scales as factors (dot_words-inl.h), for one SIMD target:
-// included once per target. What weights-inl.h does, for CPUs that multiply no groups of bytes.
+// A tile's weights times its values' scales as factors, for one SIMD target: included once per
+// target. What weights-inl.h does, for targets whose tile is more than four vectors or that
+// multiply no groups of bytes.
 #if defined(PREFIXD_KERNELS_DECODE_WEIGHTS_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PREFIXD_KERNELS_DECODE_WEIGHTS_WORDS_INL_H_
 #undef PREFIXD_KERNELS_DECODE_WEIGHTS_WORDS_INL_H_
@@ -13,6 +14,7 @@
 #include "hwy/highway.h"
 
 #include "kernels/common/rows-inl.h"
+#include "kernels/decode/dot_signed-inl.h"
 #include "kernels/decode/dot_words-inl.h"
 #include "kernels/decode/job.h"
 #include "kernels/decode/keys-inl.h"
@@ -23,8 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace prefixd::kernels::HWY_NAMESPACE {
 
-inline constexpr uint32_t kChunkGroups = 2;     // whose factors are kept together
-inline constexpr size_t kWeightDigitPitch = 0;  // a factor is one number
+inline constexpr uint32_t kChunkGroups = 2;  // whose factors are kept together
+inline constexpr size_t kWeightDigitPitch = size_t{kChunkGroups} * kStripHeads * kDecodeTile;
 
 // Rounds a strip's weights times scales of up to kChunkGroups groups to factors in scratch.codes.
 template <uint32_t kDigits>
@@ -67,8 +69,8 @@ class WeightCodes {
     const float* biases;
     SeenTokens seen;
     HWY_INLINE VF Weight(size_t v) const { return hn::LoadU(DF(), weights + v * kLanes); }
+    HWY_INLINE VF Scale(size_t v) const { return OfSeen(scales, v); }
     HWY_INLINE VF Bias(size_t v) const { return OfSeen(biases, v); }
-    HWY_INLINE VF Product(size_t v) const { return hn::Mul(Weight(v), OfSeen(scales, v)); }
 
    private:
     HWY_INLINE VF OfSeen(const float* parameters, size_t v) const {
@@ -105,7 +107,8 @@ class WeightCodes {
     VF largest = hn::Zero(DF());
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
-      largest = hn::Max(hn::Abs(row.Product(v)), largest);  // the second one where one is NaN
+      largest = hn::Max(hn::Abs(hn::Mul(row.Weight(v), row.Scale(v))),
+                        largest);  // the second one where one is NaN
     }
     return hn::GetLane(hn::MaxOfLanes(DF(), largest));
   }
@@ -127,22 +130,21 @@ class WeightCodes {
     const VF inverse = hn::Set(df, inverses_[g * kStripHeads + r]);
     int8_t* const to = scratch_.codes + (g * kStripHeads + r) * kRowBytes;
     VI sum = hn::Zero(DI());
-#pragma GCC unroll 16
-    for (size_t v = 0; v < kVectors; ++v) {
-      const VI factors = RoundedProduct(row.Product(v), inverse);
-      sum = hn::Add(sum, factors);
-      StoreFactors(factors, kDigits, to + v * kLanes * FactorBytes(kDigits), 0);
+    VF biases[2] = {hn::Zero(df), hn::Zero(df)};  // one would wait for itself
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; v += kRoundedVectors) {
+      VF products[kRoundedVectors];
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kRoundedVectors; ++i) {
+        const VF weight = row.Weight(v + i);
+        products[i] = hn::Mul(weight, row.Scale(v + i));
+        if (value_.biased) biases[i % 2] = hn::MulAdd(weight, row.Bias(v + i), biases[i % 2]);
+      }
+      sum = StoreRounded<kDigits>(products, inverse, to + v * kLanes * FactorBytes(kDigits),
+                                  kWeightDigitPitch, sum);
     }
-    VF offset =
-        hn::Mul(hn::ConvertTo(df, sum), hn::Set(df, -steps_[g * kStripHeads + r] * value_.middle));
-    if (!value_.biased) return offset;
-    VF odd = hn::Zero(df);  // two sums: one would wait for itself
-#pragma GCC unroll 16
-    for (size_t v = 0; v < kVectors; v += 2) {
-      offset = hn::MulAdd(row.Weight(v), row.Bias(v), offset);
-      odd = hn::MulAdd(row.Weight(v + 1), row.Bias(v + 1), odd);
-    }
-    return hn::Add(offset, odd);
+    const VF middle = hn::Set(df, -steps_[g * kStripHeads + r] * MiddleOf(value_));
+    return hn::MulAdd(hn::ConvertTo(df, sum), middle, hn::Add(biases[0], biases[1]));
   }
   HWY_INLINE void AddOffset(uint32_t group, size_t r, VF offset) const {
     float* const to = offsets_ + r * offset_pitch_ + group * offset_repeats_ * kLanes;

@@ -76,6 +76,7 @@ std::string KernelRelease(const std::string& root) {
 
 bool MapsAhead(const std::string& release) { return !release.empty(); }
 std::string CpuFlags(const std::string&) { return ""; }
+bool HasDotProduct() { return true; }  // every Apple silicon
 bool AskForTileRegisters() { return false; }
 
 }  // namespace prefixd::os
