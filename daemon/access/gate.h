@@ -173,7 +173,8 @@ class Gate {
   EndSession end_session_;
   BoundSessions sessions_;
   Usage usage_;
-  base::Mutex reading_;  // one thread at a time reads the file again; taken before mutex_
+  // One thread at a time reads the file again; taken before mutex_.
+  base::Mutex reading_{"Gate::reading_"};
   mutable base::Mutex mutex_;
   std::shared_ptr<const Principals> principals_ PREFIXD_GUARDED_BY(mutex_);
   Mark mark_ PREFIXD_GUARDED_BY(mutex_);

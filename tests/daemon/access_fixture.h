@@ -139,7 +139,9 @@ class AccessTest : public ProgramTest {
     call->Finish(&status, nullptr);
     step();
     queue.Shutdown();
-    for (void* tag = nullptr; queue.Next(&tag, new bool);) {
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
     }
     return answered ? grpc::Status::OK : status;
   }
