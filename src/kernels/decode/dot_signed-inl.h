@@ -32,7 +32,7 @@ inline constexpr size_t kFactorWords = 4;   // of a register
 #ifdef __ARM_FEATURE_DOTPROD
 #define PREFIXD_KERNELS_SDOT "sdot"
 #else
-#define PREFIXD_KERNELS_SDOT ".arch armv8.2-a+crypto+dotprod\n\tsdot"
+#define PREFIXD_KERNELS_SDOT ".arch armv8.4-a+crypto\n\tsdot"
 #endif
 // Highway 1.0.3 has no name for it. Volatile: GCC would move products away from each other, and
 // codes to memory.

@@ -21,10 +21,6 @@ namespace prefixd::kernels::HWY_NAMESPACE {
 
 // How many bytes ahead units are asked for: enough for the time that memory takes.
 constexpr uint64_t kFarBytes = uint64_t{40} << 10;
-// A pipeline asks for lines in the order of the bytes of a whole block, where a block's part is no
-// larger: a long run of lines is read faster than the runs of single units, .72 against .65 of a
-// stream read on Zen 5.
-constexpr uint64_t kMostBlockBytes = uint64_t{256} << 10;
 // Units of more bytes are not brought into the L1 cache ahead: they would not stay there.
 constexpr uint64_t kMostNearBytes = uint64_t{36} << 10;
 
@@ -173,6 +169,10 @@ class PartWalk {
   }
 
 #if PREFIXD_KERNELS_HAVE_PAIRS
+  // A pipeline asks for lines in the order of the bytes of a whole block, where a block's part is
+  // no larger: a long run of lines is read faster than the runs of single units, .72 against .65 of
+  // a stream read on Zen 5.
+  static constexpr uint64_t kMostBlockBytes = uint64_t{256} << 10;
   HWY_INLINE void VisitPipelined(const DecodeVisit& visit, quant::BlockTable blocks, size_t b) {
     const uint64_t keys = visit.key.layout.unit_bytes, values = visit.value.layout.unit_bytes;
     const bool by_block = (keys + values) * heads() <= kMostBlockBytes;
