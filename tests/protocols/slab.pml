@@ -3,8 +3,8 @@
 // the slab's memory still. What is registered is physical memory: after a hole is punched it is
 // there for the GPU alone, and pages written since are elsewhere.
 //
-// It models BackSlab, LeaveService and TellService (src/ram/service.cc); PunchIdleSlabs and what
-// AdoptSlab takes for in service (src/ram/adopt.cc); Arena::Step, Pin and Unpin (client/cuda/
+// It models BackSlab, LeaveService and TellService (src/ram/service.cc); PunchIdle, and what AdoptSlab
+// takes for in service (src/ram/adopt.cc); Arena::Step, Pin and Unpin (client/cuda/
 // arena.cc) and Slices::IsPinned (client/cuda/slices.cc).
 //
 // Which leases a killed daemon leaves is known to the next one: holder.pml. A page's bytes follow
