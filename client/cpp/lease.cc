@@ -109,13 +109,7 @@ std::vector<PageName> Lease::page_names(int layer) {
   return names;
 }
 
-std::optional<ArenaView> Lease::arena() const {
-  const auto& held = pages_.impl_ ? pages_.impl_->held : std::nullopt;
-  if (!held.has_value() || held->attachment->arena() == nullptr) return std::nullopt;
-  std::optional<ArenaView> view = held->attachment->arena()->View();
-  if (view.has_value()) view->mapping = held->attachment->arena();
-  return view;
-}
+std::optional<ArenaView> Lease::arena() const { return pages_.arena(); }
 
 std::vector<TokenRun> Lease::runs(int layer) {
   std::vector<TokenRun> runs;

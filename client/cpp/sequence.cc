@@ -154,6 +154,15 @@ uint64_t Sequence::in_place_bytes() const {
   return impl_->pages.in_place_bytes();
 }
 
+std::optional<ArenaView> Sequence::arena() const {
+  if (!impl_ || !impl_->held.has_value()) return std::nullopt;
+  const std::shared_ptr<const client::ArenaMapping>& mapping = impl_->held->attachment->arena();
+  if (mapping == nullptr) return std::nullopt;
+  std::optional<ArenaView> view = mapping->View();
+  if (view.has_value()) view->mapping = mapping;
+  return view;
+}
+
 std::chrono::microseconds Sequence::load_time() const {
   return impl_ && impl_->load ? impl_->load->duration() : std::chrono::microseconds{0};
 }

@@ -96,6 +96,14 @@ class PagedAttention {
   // Copies pages of the host, `pages` units each with page_tokens slots, to pages of the device.
   // `from` must stay as it is until the next Finish() or Read().
   virtual void Load(std::span<const BlockTableEntry> from, std::span<std::byte* const> to) = 0;
+  // Says that pages to load lie in this mapping of the daemon's memory, which the device may pin;
+  // it keeps the mapping while it does. Another one takes the place of the one before.
+  virtual void UseArena(const ArenaView& arena) = 0;
+  struct Pinned {
+    uint64_t bytes = 0;   // of the mapping, which the device reads without a copy by the CPU
+    std::string why_not;  // the first refusal; may be empty
+  };
+  virtual Pinned pinned() const = 0;
   // Quantizes `count` tokens into a page from `slot` on: bit for bit what Sequence::Append()
   // stores. The rows of head h begin at key + h * head_dim; rows are `stride` floats apart.
   struct Rows {

@@ -60,6 +60,9 @@ class Generation {
     Store();
     answer_.store_wait += Since(end);
     CountFormats();
+    PagedAttention::Pinned pinned = model_.pinned();
+    answer_.pinned_bytes = pinned.bytes;
+    answer_.why_not_pinned = std::move(pinned.why_not);
     if (options_.verify_hit && answer_.used_tokens > 0) Verify();
     sequence_.Release({.used_tokens = answer_.used_tokens,
                        .first_token = answer_.first_token,

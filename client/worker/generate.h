@@ -53,6 +53,8 @@ struct Answer {
   uint32_t stored_tokens = 0;
   bool on_ssd = false;            // everything is on SSD, as was asked for
   uint32_t duplicate_tokens = 0;  // tokens that were already stored
+  uint64_t pinned_bytes = 0;      // of prefixd's memory, which the device reads where it is
+  std::string why_not_pinned;     // what the device's driver refused first; may be empty
   bool arena = false;             // prefixd's memory is mapped
   std::string why_no_arena;       // empty if it is mapped
   std::string store_error;  // why tokens were not stored, or empty: a later miss, nothing else

@@ -96,6 +96,10 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const std::vector<KvFormat>& formats() const { return options_.formats; }
   const DeviceFacts& device() const { return device_->facts(); }
+  PagedAttention::Pinned pinned() const {  // nothing on the CPU
+    const PagedAttention* const pages = device_->paged_attention();
+    return pages == nullptr ? PagedAttention::Pinned{} : pages->pinned();
+  }
 
  private:
   // Where a step's tokens are in the activations.

@@ -47,11 +47,21 @@ std::string CacheText(const Answer& answer) {
                     match.remote_bytes == 0
                         ? ""
                         : absl::StrCat(", other hosts ", base::FormatBytes(match.remote_bytes)),
-                    ", in place ",
-
-                    base::FormatBytes(answer.in_place_bytes), ")");
+                    ", in place ", base::FormatBytes(answer.in_place_bytes), ")");
   }
   if (!match.why_shorter.empty()) absl::StrAppend(&text, ", shortened by ", match.why_shorter);
+  return text;
+}
+
+std::string DeviceText(const Answer& answer) {
+  std::string text = answer.device.name;
+  if (answer.pinned_bytes > 0) {
+    absl::StrAppend(&text, ", reads ", base::FormatBytes(answer.pinned_bytes),
+                    " of prefixd's memory where they are");
+  }
+  if (!answer.why_not_pinned.empty()) {
+    absl::StrAppend(&text, ", not pinned: ", answer.why_not_pinned);
+  }
   return text;
 }
 
@@ -107,7 +117,7 @@ std::string AnswerText(const Answer& answer, const ModelConfig& config) {
 std::string HumanReport(const Answer& answer, const ModelConfig& config) {
   std::string report = absl::StrCat("request", answer.id.empty() ? "" : " ", answer.id, "\n");
   report += Line("prompt  ", absl::StrCat(Count(answer.prompt_tokens), " tokens"));
-  if (!answer.device.name.empty()) report += Line("device  ", answer.device.name);
+  if (!answer.device.name.empty()) report += Line("device  ", DeviceText(answer));
   report += Line("cache   ", CacheText(answer));
   report += Line("time    ", TimeText(answer));
   report += Line("stored  ", StoreText(answer));
@@ -135,6 +145,8 @@ std::string JsonReport(const Answer& answer, const ModelConfig& config) {
   report["arena"] = answer.arena;
   report["why_no_arena"] = answer.why_no_arena;
   report["in_place"] = answer.in_place_bytes;
+  report["pinned_bytes"] = answer.pinned_bytes;
+  report["why_not_pinned"] = answer.why_not_pinned;
   report["raw_kv_tokens"] = answer.raw_tokens;
   report["quantized_kv_tokens"] = answer.quantized_tokens;
   report["load_ms"] = Ms(answer.load);

@@ -33,7 +33,7 @@ std::vector<prefixd_block> CBlocks(std::span<const BlockTableEntry> entries) {
 }  // namespace
 
 CudaPagedAttention::~CudaPagedAttention() {
-  EndLoads();
+  Unpin();
   FreeAttentions();
 }
 
@@ -97,6 +97,32 @@ void CudaPagedAttention::Load(std::span<const BlockTableEntry> from,
   prefixd_cuda_load* load = prefixd_cuda_load_begin(context_, &options);
   if (load == nullptr) return Fail("load of pages");
   loads_.push_back(load);
+}
+
+void CudaPagedAttention::UseArena(const ArenaView& arena) {
+  Unpin();
+  mapping_ = arena.mapping;
+  prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
+  options.slab_bytes = arena.slab_bytes;
+  options.background = 1;
+  options.service = reinterpret_cast<const uint64_t*>(arena.service);
+  options.service_stride = arena.service_stride;
+  arena_ = prefixd_cuda_pin(context_, arena.base, arena.bytes, &options);
+  why_not_pinned_ = arena_ != nullptr ? "" : prefixd_cuda_last_error();
+}
+
+void CudaPagedAttention::Unpin() {
+  EndLoads();
+  if (arena_ != nullptr) prefixd_cuda_unpin(arena_);
+  arena_ = nullptr;
+  mapping_.reset();
+}
+
+PagedAttention::Pinned CudaPagedAttention::pinned() const {
+  if (arena_ == nullptr) return {.bytes = 0, .why_not = why_not_pinned_};
+  prefixd_cuda_pin_state state = PREFIXD_INIT(prefixd_cuda_pin_state);
+  prefixd_cuda_pin_progress(arena_, &state);
+  return {.bytes = state.pinned_bytes, .why_not = state.why_refused};
 }
 
 void CudaPagedAttention::EndLoads() {

@@ -6,6 +6,7 @@
 
 #include <compare>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ class CudaPagedAttention final : public PagedAttention {
 
   Status SetGeometry(const Geometry& geometry) override;
   void Load(std::span<const BlockTableEntry> from, std::span<std::byte* const> to) override;
+  // Pins the mapping in the background. Loads copy what is not pinned through a bounce buffer.
+  void UseArena(const ArenaView& arena) override;
+  Pinned pinned() const override;
   void Quantize(const Rows& rows, uint32_t format, uint32_t slot, std::byte* page) override;
   void Attend(const Call& call) override;
 
@@ -37,6 +41,7 @@ class CudaPagedAttention final : public PagedAttention {
   };
   void Fail(const char* what);
   void FreeAttentions();
+  void Unpin();                                             // waits for the loads
   prefixd_cuda_attention* AttentionOf(const Shape& shape);  // null if it failed
   void QuantizeOne(const Rows& rows, bool value, uint32_t format, uint32_t slot, std::byte* units);
 
@@ -47,6 +52,9 @@ class CudaPagedAttention final : public PagedAttention {
   Geometry geometry_;
   std::map<Shape, prefixd_cuda_attention*> attentions_;
   std::vector<prefixd_cuda_load*> loads_;
+  std::shared_ptr<const void> mapping_;
+  prefixd_cuda_arena* arena_ = nullptr;  // of mapping_; null if it was refused
+  std::string why_not_pinned_;
 };
 
 }  // namespace prefixd::worker::cuda

@@ -179,6 +179,23 @@ TEST_F(PageNamesTest, ALeaseTellsTheMappingThatItsPagesAreReadFromAndWhichSlabsS
   EXPECT_TRUE(block::InService(arena->service[of * arena->service_stride])) << "still mapped";
 }
 
+TEST_F(PageNamesTest, ASequenceTellsTheMappingOfItsCachedPages) {
+  Open();
+  Store(tokens_, 7);
+  Sequence cached = space_.value().Begin(tokens_);
+  ASSERT_EQ(cached.WaitAll(), 300u);
+  const std::optional<ArenaView> arena = cached.arena();
+  ASSERT_TRUE(arena.has_value());
+  EXPECT_EQ(cached.block_table(0)[0].units, arena->base + cached.block_table(0)[0].arena_offset);
+  Sequence same = space_.value().Begin(tokens_);
+  ASSERT_TRUE(same.arena().has_value());
+  EXPECT_EQ(same.arena()->mapping, arena->mapping) << "one mapping for all";
+  EXPECT_FALSE(Sequence().arena().has_value());
+  EXPECT_FALSE(space_.value().Begin(std::vector<uint32_t>(70, 9)).arena().has_value()) << "a miss";
+  cached.Release();
+  EXPECT_FALSE(cached.arena().has_value());
+}
+
 TEST_F(PageNamesTest, PagesThatAreCopiedHaveNoNames) {
   Open("", {.use_arena = false});
   Store(tokens_, 7);

@@ -152,6 +152,31 @@ TEST_F(GpuTest, HitsOnTheGpuAreRightToTheByte) {
   StopDaemon();
 }
 
+// The memory is pinned beside the work, so an early hit may still be copied by the CPU.
+TEST_F(GpuTest, PrefixdsMemoryIsPinnedFromTheFirstHitOnAndTheBytesStayRight) {
+  const std::string why = WhyNoGpu();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::string prompt = Corpus(0, 700);
+  const std::vector<std::string> flags = {"--kv-bits", "8", "--verify-hits", "1"};
+  const json cold = Answer({prompt}, "cuda", "none", {"--kv-bits", "8"}).front();
+  StartDaemon();
+  Answer({prompt}, "cpu", address(), {"--kv-bits", "8"});
+  bool is_pinned = false;
+  for (size_t hits = 8; !is_pinned && hits <= 2048; hits *= 4) {
+    for (const json& hit :
+         Answer(std::vector<std::string>(hits, prompt), "cuda", address(), flags)) {
+      EXPECT_EQ(hit["tokens"], cold["tokens"]);
+      EXPECT_EQ(hit["used_tokens"], 699);
+      EXPECT_EQ(hit["why_not_pinned"], "");
+      ASSERT_TRUE(hit["verified"].is_object()) << hit;
+      EXPECT_EQ(hit["verified"]["wrong_blocks"], 0);
+      is_pinned |= hit["pinned_bytes"] > 0;
+    }
+  }
+  EXPECT_TRUE(is_pinned);
+  StopDaemon();
+}
+
 // A chain that is raw first and quantized from some block on.
 TEST_F(GpuTest, HitsOfMixedFormatsChangeNoAnswer) {
   const std::string why = WhyNoGpu();

@@ -66,7 +66,7 @@ TEST(WorkerTest, JsonReportHasEveryFieldOfARequest) {
   for (const char* field :
        {"id", "kind", "why_shorter", "matched_tokens", "load_ms", "load_estimate_ms",
         "store_wait_ms", "stored_tokens", "duplicate_tokens", "cache_error", "ended", "verified",
-        "verify_error", "arena", "why_no_arena", "in_place"}) {
+        "verify_error", "arena", "why_no_arena", "in_place", "pinned_bytes", "why_not_pinned"}) {
     EXPECT_TRUE(report.contains(field)) << field;
   }
   EXPECT_EQ(report["device"], "cpu");

@@ -1,8 +1,10 @@
 // prefixd/block_table.h: what attention kernels walk. Part of prefixd/client.h, which includes it.
 // Plain values. The bytes pointed to stay valid and unchanged while a kernel runs.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace prefixd {
 
@@ -22,6 +24,18 @@ struct BlockTableEntry {
 struct PageName {
   uint64_t high = 0, low = 0;
   bool operator==(const PageName&) const = default;
+};
+
+// The daemon's memory as this process maps it, read-only, in slabs: for code that pins it for a
+// device. Only slabs in service have memory, and touching others takes memory from the host.
+struct ArenaView {
+  std::shared_ptr<const void> mapping{};  // keeps it, whatever becomes of leases, client and daemon
+  const std::byte* base = nullptr;        // where arena_offset is 0
+  uint64_t bytes = 0, slab_bytes = 0;  // from `base` on; no page crosses a multiple of slab_bytes
+  // service[i * service_stride] is odd while slab i is in service. It changes before the slab loses
+  // the memory that was pinned, which a slab with a leased page does not.
+  const std::atomic<uint64_t>* service = nullptr;
+  size_t service_stride = 0;
 };
 
 }  // namespace prefixd

@@ -326,6 +326,9 @@ class Sequence {
   // Bytes of pages that are read in the daemon's memory at this moment. Waits for every layer; 0 if
   // a page turned out bad.
   uint64_t in_place_bytes() const;
+  // Returns the mapping that cached pages are read from; nullopt without a lease or if they are
+  // copied from the socket.
+  std::optional<ArenaView> arena() const;
   // From asking for the pages to having them all; 0 before that.
   std::chrono::microseconds load_time() const;
 
@@ -339,18 +342,6 @@ class Sequence {
 };
 
 // --- engines that own their KV memory ---
-
-// The daemon's memory as this process maps it, read-only, in slabs: for code that pins it for a
-// device. Only slabs in service have memory, and touching others takes memory from the host.
-struct ArenaView {
-  std::shared_ptr<const void> mapping{};  // keeps it, whatever becomes of leases, client and daemon
-  const std::byte* base = nullptr;        // where arena_offset is 0
-  uint64_t bytes = 0, slab_bytes = 0;  // from `base` on; no page crosses a multiple of slab_bytes
-  // service[i * service_stride] is odd while slab i is in service. It changes before the slab loses
-  // the memory that was pinned, which a slab with a leased page does not.
-  const std::atomic<uint64_t>* service = nullptr;
-  size_t service_stride = 0;
-};
 
 // The cached tokens of a request, to be copied out. Holds their pages until it is released.
 class Lease {
@@ -390,8 +381,7 @@ class Lease {
   // pages are copied through the socket, or a block has more than 6 items of content. Waits as
   // block_table(), but does not count as reading.
   std::vector<PageName> page_names(int layer);
-  // Returns the mapping that the pages are read from, nullopt if they are copied from the socket.
-  std::optional<ArenaView> arena() const;
+  std::optional<ArenaView> arena() const;  // as Sequence::arena()
   // Returns the runs of restorable tokens of `layer` that one Gather() can copy; of a sliding layer
   // only those that it has. Waits as block_table(), but does not count as reading.
   std::vector<TokenRun> runs(int layer);
