@@ -311,6 +311,53 @@ TEST(QuantizeTest, ArithmeticOfHalvesChangesNoBit) {
   }
 }
 
+// Units of random codes, scales and biases of ordinary sizes. In every other head those of one
+// group are not: very small, too large to be rounded by sums, no number, or -0.
+Bytes UnitsOfOrdinarySizes(const TensorFormat& format, const UnitRun& run) {
+  const quant::UnitLayout layout = quant::LayoutOf(ShapeOf(format, run));
+  const size_t count = size_t{layout.slots} * (run.dim / format.group_size);
+  Bytes units(run.heads * layout.unit_bytes);
+  std::mt19937 random(7);
+  for (std::byte& byte : units) byte = static_cast<std::byte>(random());
+  std::uniform_real_distribution<float> exponent(-14, 6);
+  const auto put = [&](float v, size_t i, std::byte* numbers) {
+    quant::NarrowFromFloat(format.dtype, &v, 1, numbers + i * 2);
+  };
+  constexpr std::pair<float, float> kOdd[] = {
+      {0x1p-15f, 1}, {65, 1},          {0, 1},      {-0.0f, 1},     {NAN, 1},      {INFINITY, 1},
+      {-300, 1},     {1e-39f, 1e-38f}, {-1, -0.0f}, {60, 60000},    {-60, -60000}, {1, INFINITY},
+      {1, NAN},      {300, -60000},    {1, 1e-39f}, {3e-6f, -3e-7f}};
+  for (uint32_t head = 0; head < run.heads; ++head) {
+    std::byte* const scales = units.data() + head * layout.unit_bytes + layout.scales_offset;
+    std::byte* const biases = units.data() + head * layout.unit_bytes + layout.biases_offset;
+    for (size_t i = 0; i < count; ++i) {
+      const float scale = std::exp2(exponent(random)), bias = std::exp2(exponent(random) + 8);
+      put(random() % 2 == 0 ? scale : -scale, i, scales);
+      put(random() % 2 == 0 ? bias : -bias, i, biases);
+    }
+    if (head % 2 == 0) continue;
+    const size_t i = random() % count;
+    put(kOdd[head / 2 % std::size(kOdd)].first, i, scales);
+    put(kOdd[head / 2 % std::size(kOdd)].second, i, biases);
+  }
+  return units;
+}
+
+TEST(QuantizeTest, ScalesAndBiasesOfOrdinarySizesGiveTheScalarBytes) {
+  UnitRun run = RunOf(128);
+  run.heads = run.page_tokens = run.tokens = 64;
+  run.first_token = 0;
+  for (const TensorFormat& format :
+       {quant::MlxAffineFormat(8, 64, Dtype::kF16), quant::MlxAffineFormat(8, 64, Dtype::kBf16),
+        quant::Tiled(quant::MlxAffineFormat(8, 32, Dtype::kBf16)),
+        quant::MlxAffineFormat(6, 64, Dtype::kF16), quant::MlxAffineFormat(5, 32, Dtype::kBf16)}) {
+    const Bytes units = UnitsOfOrdinarySizes(format, run);
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+      ExpectScalarRows(format, run, dtype, units);
+    }
+  }
+}
+
 // Quotients of MLX's formula that are ties, and the floats next to those: a code may hang on the
 // last bit of a division.
 TEST(QuantizeTest, QuotientsNextToTiesGetTheCodesOfADivision) {

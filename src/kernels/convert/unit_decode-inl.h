@@ -38,6 +38,25 @@ struct RoundToF16 {
   }
 };
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+// Rounds to kBits bits after the first one by sums with a number whose last place is the last one
+// to keep. Requires: the value is common, see AreCommon(). -0 becomes 0. Instructions for half
+// precision wait for each other on a Zen 4, and those for bf16 drop the smallest numbers.
+template <int kBits>
+HWY_INLINE VF KeepBits(VF value) {
+  const DU du;
+  const auto power = hn::And(hn::BitCast(du, value), hn::Set(du, 0xff800000));
+  const VF large = hn::BitCast(DF(), hn::Add(power, hn::Set(du, (23 - kBits) << 23)));
+  return hn::Sub(hn::Add(value, large), large);
+}
+struct RoundCommonToF16 : RoundToF16 {
+  HWY_INLINE VF operator()(VF value) const { return KeepBits<10>(value); }
+};
+struct RoundCommonToBf16 : RoundToBf16 {
+  HWY_INLINE VF operator()(VF value) const { return KeepBits<7>(value); }
+};
+#endif
+
 // --- where elements go
 
 // Elements are stored two vectors at a time. A vector of 16-bit elements may be half a cache line,
@@ -59,7 +78,9 @@ using DPair = hn::Repartition<uint16_t, DF>;
 
 template <bool kStream>
 struct StoreFloats {
+  using Common = StoreFloats;  // the same for common values
   using Round = RoundToFloat;
+  static constexpr bool kStreams = kStream;
   static constexpr size_t kBytes = 4;
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
     StoreOrStream<kStream>(first, DF(), to);
@@ -68,13 +89,18 @@ struct StoreFloats {
 };
 template <bool kStream>
 struct StoreHalves {
+  using Common = StoreHalves;
   using Round = RoundToF16;
+  static constexpr bool kStreams = kStream;
   static constexpr size_t kBytes = 2;
+#if PREFIXD_KERNELS_HAVE_F16C
+  static HWY_INLINE hn::Vec<DU16> Bits(VF values) {
+    return hn::BitCast(DU16(), hn::DemoteTo(DHalf(), values));
+  }
+#endif
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
 #if PREFIXD_KERNELS_HAVE_F16C
-    const auto low = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), first));
-    const auto high = hn::BitCast(DU16(), hn::DemoteTo(DHalf(), second));
-    StoreOrStream<kStream>(hn::Combine(DPair(), high, low), DPair(), to);
+    StoreOrStream<kStream>(hn::Combine(DPair(), Bits(second), Bits(first)), DPair(), to);
 #else
     alignas(64) float lanes[2 * hn::MaxLanes(DF())];
     hn::Store(first, DF(), lanes);
@@ -83,14 +109,46 @@ struct StoreHalves {
 #endif
   }
 };
+#if PREFIXD_KERNELS_HAVE_PAIRS
+template <bool kStream>
+struct StoreCommonBf16s {
+  using Round = RoundToBf16;
+  static constexpr bool kStreams = kStream;
+  static constexpr size_t kBytes = 2;
+  static HWY_INLINE hn::Vec<DU16> Bits(VF values) {
+    return hn::TruncateTo(DU16(), hn::ShiftRight<16>(InUpperHalves(values)));
+  }
+  static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
+    alignas(64) static constexpr uint16_t kUpperHalves[32] = {
+        1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+        33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const hn::Vec<DPair> pair{_mm512_permutex2var_epi16(
+        InUpperHalves(first).raw, _mm512_load_si512(kUpperHalves), InUpperHalves(second).raw)};
+    StoreOrStream<kStream>(pair, DPair(), to);
+  }
+
+ private:
+  static HWY_INLINE hn::Vec<DU> InUpperHalves(VF value) {
+    const DU du;
+    const auto bits = hn::BitCast(du, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+  }
+};
+#endif
 template <bool kStream>
 struct StoreBf16s {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  using Common = StoreCommonBf16s<kStream>;
+#endif
   using Round = RoundToBf16;
+  static constexpr bool kStreams = kStream;
   static constexpr size_t kBytes = 2;
+  static HWY_INLINE hn::Vec<DU16> Bits(VF values) {
+    return hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(values)));
+  }
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
-    const auto low = hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(first)));
-    const auto high = hn::DemoteTo(DU16(), hn::BitCast(DI(), Bf16Bits(second)));
-    StoreOrStream<kStream>(hn::Combine(DPair(), high, low), DPair(), to);
+    StoreOrStream<kStream>(hn::Combine(DPair(), Bits(second), Bits(first)), DPair(), to);
   }
 };
 
@@ -100,7 +158,7 @@ struct StoreBf16s {
 template <class Round, class Elements>
 struct AffineDecoder {
   using LastRound =
-      std::conditional_t<std::is_same_v<Round, typename Elements::Round>, RoundToFloat, Round>;
+      std::conditional_t<std::is_base_of_v<typename Elements::Round, Round>, RoundToFloat, Round>;
   HWY_INLINE VF Decode(const uint8_t* codes, VF scale, VF bias) const {
     const VF code = hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(DU8(), codes)));
     return LastRound()(hn::Add(Round()(hn::Mul(code, scale)), bias));
@@ -147,11 +205,88 @@ HWY_INLINE void AskBeside(const UnitStep& step, size_t t, const NextBytes& next)
   for (size_t i = 0; i < ask; i += 64) hwy::Prefetch(next.first + t * ask + i);
 }
 
+#if PREFIXD_KERNELS_HAVE_PAIRS
+// Codes of at most 4 bits: what each of them means in a group is computed once, and looked up.
+template <class Elements>
+class MeaningOfCodes {
+ public:
+  // values: of codes 0 to 15
+  explicit HWY_INLINE MeaningOfCodes(VF values) {
+    if constexpr (Elements::kBytes == 4) {
+      values_ = hn::BitCast(DPair(), values);
+    } else {
+      const auto bits = Elements::Bits(values);
+      values_ = hn::Combine(DPair(), bits, bits);
+    }
+  }
+  // Stores two vectors of elements.
+  HWY_INLINE void Store(const uint8_t* codes, std::byte* to) const {
+    if constexpr (Elements::kBytes == 4) {
+      Elements::Store(Find(codes), Find(codes + hn::Lanes(DF())), to);
+    } else {
+      const auto at = hn::PromoteTo(DPair(), hn::LoadU(hn::Rebind<uint8_t, DPair>(), codes));
+      const hn::Vec<DPair> found{_mm512_permutexvar_epi16(at.raw, values_.raw)};
+      StoreOrStream<Elements::kStreams>(found, DPair(), to);
+    }
+  }
+
+ private:
+  HWY_INLINE VF Find(const uint8_t* codes) const {
+    const VI at = hn::PromoteTo(DI(), hn::LoadU(DU8(), codes));
+    return VF{_mm512_permutexvar_ps(at.raw, hn::BitCast(DF(), values_).raw)};
+  }
+
+  hn::Vec<DPair> values_;
+};
+
+template <class Elements, class Decoder>
+HWY_INLINE void LookUpRows(const UnitStep& step, const uint8_t* codes, StepFloats floats,
+                           const MutableElementRows& to, const Decoder& decoder) {
+  static constexpr uint8_t kCodes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const DF df;
+  const size_t dim = step.shape.dim, size = step.shape.format.group_size;
+  for (size_t t = 0; t < step.count; ++t) {
+    std::byte* out = to.first + t * to.stride;
+    AskBeside(step, t, to.next);
+    for (size_t begin = 0; begin < dim; begin += size) {
+      const VF scale = hn::Set(df, *floats.scales++), bias = hn::Set(df, *floats.biases++);
+      const MeaningOfCodes<Elements> meaning(decoder.Decode(kCodes, scale, bias));
+      for (size_t e = 0; e < size; e += 2 * hn::Lanes(df)) {
+        meaning.Store(codes, out);
+        codes += 2 * hn::Lanes(df);
+        out += 2 * hn::Lanes(df) * Elements::kBytes;
+      }
+    }
+  }
+}
+
+// Whether all products of a code and its scale, and their sums with the bias, are numbers below the
+// largest f16, and no bias is -0, which would be seen where a product is -0 too. There is no least
+// size: multiples of the least f16 or bf16 that are too small for KeepBits are not to be rounded.
+HWY_INLINE bool AreCommon(const UnitStep& step, const StepFloats& floats) {
+  const DF df;
+  const size_t count = step.count * step.groups();
+  if (count < hn::Lanes(df)) return false;
+  for (size_t i = 0; i < count; i += hn::Lanes(df)) {
+    const size_t at = HWY_MIN(i, count - hn::Lanes(df));
+    const VF scale = hn::LoadU(df, floats.scales + at), bias = hn::LoadU(df, floats.biases + at);
+    const auto small =
+        hn::And(hn::Le(hn::Abs(scale), hn::Set(df, 64)), hn::Le(hn::Abs(bias), hn::Set(df, 16384)));
+    const auto negative_zero = hn::Eq(hn::BitCast(DI(), bias), hn::Set(DI(), INT32_MIN));
+    if (!hn::AllTrue(df, hn::AndNot(hn::RebindMask(df, negative_zero), small))) return false;
+  }
+  return true;
+}
+#endif
+
 template <class Elements, class Decoder>
 HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, StepFloats floats,
                            const MutableElementRows& to, const Decoder& decoder) {
   const DF df;
   const size_t dim = step.shape.dim, size = step.shape.format.group_size;
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (step.shape.format.bits <= 4) return LookUpRows<Elements>(step, codes, floats, to, decoder);
+#endif
   for (size_t t = 0; t < step.count; ++t) {
     std::byte* out = to.first + t * to.stride;
     AskBeside(step, t, to.next);
@@ -179,6 +314,19 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
     case quant::Codec::kNvFp4:
       return;
     case quant::Codec::kMlxAffine:
+#if PREFIXD_KERNELS_HAVE_PAIRS
+      if (format.bits > 4 && AreCommon(step, floats)) {
+        using Common = typename Elements::Common;
+        if (format.dtype == quant::Dtype::kF16) {
+          return DecodeRows<Common>(step, codes, floats, to,
+                                    AffineDecoder<RoundCommonToF16, Common>());
+        }
+        if (format.dtype == quant::Dtype::kBf16) {
+          return DecodeRows<Common>(step, codes, floats, to,
+                                    AffineDecoder<RoundCommonToBf16, Common>());
+        }
+      }
+#endif
       if (format.dtype == quant::Dtype::kF16) {
         return DecodeRows<Elements>(step, codes, floats, to, AffineDecoder<RoundToF16, Elements>());
       }
