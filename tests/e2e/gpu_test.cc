@@ -162,7 +162,7 @@ TEST_F(GpuTest, PrefixdsMemoryIsPinnedFromTheFirstHitOnAndTheBytesStayRight) {
   StartDaemon();
   Answer({prompt}, "cpu", address(), {"--kv-bits", "8"});
   bool is_pinned = false;
-  for (size_t hits = 8; !is_pinned && hits <= 2048; hits *= 4) {
+  for (size_t hits = 8; !is_pinned && hits <= 128; hits *= 4) {
     for (const json& hit :
          Answer(std::vector<std::string>(hits, prompt), "cuda", address(), flags)) {
       EXPECT_EQ(hit["tokens"], cold["tokens"]);

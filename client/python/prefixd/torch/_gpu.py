@@ -12,7 +12,7 @@ from .. import _abi, _cuda
 from .._errors import Error
 from .._lease import Lease
 
-_PAUSE_US = 2000
+_PAUSE_US = 100_000  # a slab of a large arena keeps CUDA's calls waiting for some 10 ms
 _lock = threading.Lock()
 _gpus: dict[int, Gpu] = {}
 
