@@ -74,7 +74,7 @@ class ManyRows(unittest.TestCase):
 
     def test_quick_are_many_rows_where_the_gpu_and_the_format_allow_it(self):
         on = gpu()
-        shape = (HEADS, KV_HEADS, DIM, DIM, SCALE, 0, 0)
+        shape = (HEADS, KV_HEADS, DIM, DIM, SCALE, 0, 0, False)
         hopper = torch.cuda.get_device_capability() == (9, 0)
         most = _attention._rows_at_once(on, tuple(words_of("bfloat16")), shape)
         self.assertEqual(most, 2048 if hopper else 8)

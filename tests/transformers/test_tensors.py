@@ -46,8 +46,8 @@ class Tensors(TransformersTest):
     def tokens(self, seed, count=TOKENS):
         return [(seed * 7919 + at * 31) % 50_000 for at in range(count)]
 
-    def store(self, space, tokens, rows, table=None):
-        with space.reserve(tokens, deadline_ms=LATE_MS) as plan:
+    def store(self, space, tokens, rows, table=None, writable=0):
+        with space.reserve(tokens, writable=[writable], deadline_ms=LATE_MS) as plan:
             self.assertEqual(plan.error, "")
             for begin, end in plan.missing:
                 seam = min(begin + 101, end)  # within a block of either side

@@ -16,7 +16,10 @@ from typing import Any, Callable
 
 from ._abi import Block, Format, PageName, Planes, TensorFormat, _Sized
 
-ABI_VERSION = 4
+ABI_VERSION = 5
+
+F8 = 16  # dtype of a Tensor: float8_e4m3fn
+VALUES_KEY_PREFIX = 3  # V is the first elements of K, which pages hold alone
 
 
 class Options(_Sized):
@@ -66,6 +69,8 @@ class Tensor(_Sized):
         ("split", c_uint32),
         ("reserved", c_uint32),
         ("split_stride", c_int64),
+        ("scale", c_float),
+        ("reserved2", c_uint32),
     ]
 
 
@@ -103,6 +108,8 @@ class LoadLayer(_Sized):
         ("pages", POINTER(c_void_p)),
         ("names", POINTER(PageName)),
         ("resident", POINTER(c_void_p)),
+        ("values", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -165,6 +172,7 @@ class AttentionOptions(_Sized):
         ("soft_cap", c_float),
         ("precise", c_uint32),
         ("early", c_uint32),
+        ("values", c_uint32),
     ]
 
 

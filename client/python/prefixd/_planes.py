@@ -39,7 +39,7 @@ class Tensor:
     name: str  # "key" or "value"
     heads: int
     parts: tuple[Part, ...]
-    dim: int = 0  # elements of a row
+    dim: int = 0  # elements of a row, also of V that stands in the keys
     tiled: bool = False  # its pages are tiled
     transposed: bool = False  # its pages are transposed
     format: TensorFormat | None = None  # None if it is not stored
@@ -58,7 +58,7 @@ def tensors_of(
 
     def tensor(name: str, format: TensorFormat, dim: int) -> Tensor:
         if name == "value" and layer.values != "stored":
-            return Tensor(name, 0, ())
+            return Tensor(name, 0, (), dim=layer.value_dim)
         row = lib.row_bytes(format.as_struct(), dim)
         bytes_of = (row.codes, row.scales, row.biases)
         parts = zip(format.part_names, format.part_dtypes(), bytes_of)

@@ -42,11 +42,16 @@ def attend(
     scale: float,
     window: int,
     sink_tokens: int,
+    values_in_keys: bool = False,
 ) -> torch.Tensor:
     """Returns the attention [rows, heads, value_dim] of a query [rows, heads, key_dim], in its
     type; row i sees positions up to first_position + i. `blocks`: prefixd_block structs, int64 in
     host memory, whose units the device can read. `pages`: tensors that hold units which change
-    between calls. `formats`: K's and V's prefixd_tensor_format of each format, as int64."""
+    between calls. `formats`: K's and V's prefixd_tensor_format of each format, as int64.
+    `values_in_keys`: V is the first value_dim elements of K, which pages hold alone (MLA); on GPUs.
+    """
+    if values_in_keys:
+        raise Error("attend: values that are part of the keys (MLA) are attended on by GPUs alone")
     lib = _abi.library()
     rows, heads, key_dim = query.shape
     floats = query.detach().to(torch.float32).contiguous()
@@ -103,6 +108,7 @@ def _(
     scale: float,
     window: int,
     sink_tokens: int,
+    values_in_keys: bool = False,
 ) -> torch.Tensor:
     on = gpu(query.device)
     rows, heads, key_dim = query.shape
@@ -111,7 +117,7 @@ def _(
     entries = ctypes.cast(blocks.data_ptr(), ctypes.POINTER(_abi.Block))
     with torch.cuda.device(on.device):
         stream = torch.cuda.current_stream().cuda_stream
-        shape = (heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens)
+        shape = (heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens, values_in_keys)
         at_once = _rows_at_once(on, tuple(formats), shape)
         for begin in range(0, rows, at_once):
             end = min(begin + at_once, rows)
@@ -129,7 +135,7 @@ def _(
 def _options(
     formats: tuple[int, ...], rows: int, shape: tuple[Any, ...]
 ) -> _cuda.AttentionOptions:
-    heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens = shape
+    heads, kv_heads, key_dim, value_dim, scale, window, sink_tokens, values_in_keys = shape
     words = (ctypes.c_int64 * len(formats))(*formats)
     return _cuda.AttentionOptions(
         formats=ctypes.cast(words, ctypes.POINTER(_abi.Format)),
@@ -142,6 +148,7 @@ def _options(
         scale=scale,
         window=window,
         sink_tokens=sink_tokens,
+        values=_cuda.VALUES_KEY_PREFIX if values_in_keys else 0,
     )
 
 
@@ -218,6 +225,9 @@ class Table:
         structs = formats_of("table", formats)
         self._formats = list((ctypes.c_int64 * (2 * len(structs))).from_buffer_copy(structs))
         self._key, self._value = formats[0]
+        self._in_keys = not self._value.parts
+        if self._in_keys and not self._value.dim:
+            raise Error(f"table: layer {layer} has no values")
         leased = lease._block_table(layer) if pages is None else pages.tables[layer]
         self._blocks = len(leased)
         self._table = torch.zeros(2 * len(leased) + 8, _WORDS, dtype=torch.int64)
@@ -228,8 +238,10 @@ class Table:
         self.leased_tokens = tokens
         self.tokens = tokens
 
-    def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Copies rows [kv_heads, n, dim] behind the last ones."""
+    def append(self, key: torch.Tensor, value: torch.Tensor | None = None) -> None:
+        """Copies rows [kv_heads, n, dim] behind the last ones. `value`: None where V is part of K."""
+        if (value is None) != self._in_keys:
+            raise Error(f"append: the layer stores {'K alone' if self._in_keys else 'K and V'}")
         if self._raw is None:
             raise Error(f"append: no format of the layer is raw {self._dtype} in rows")
         done, count = 0, key.shape[1]
@@ -238,7 +250,7 @@ class Table:
                 self._add_page(count - done)
             page = self._own[-1]
             take = min(page.capacity - page.tokens, count - done)
-            page.put(key[:, done : done + take], value[:, done : done + take])
+            page.put(*(one[:, done : done + take] for one in (key, value) if one is not None))
             self._entry(self._blocks - 1).tokens = page.tokens
             done += take
         self.tokens += count
@@ -246,11 +258,11 @@ class Table:
     def own_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns a copy of the rows behind the leased ones: K and V [kv_heads, n, dim]."""
         sides = []
-        for at, side in enumerate((self._key, self._value)):
+        for at, side in enumerate((self._key,) if self._in_keys else (self._key, self._value)):
             empty = torch.empty(side.heads, 0, side.dim, dtype=self._dtype, device=self.device)
             found = [page.sides[at][:, : page.tokens] for page in self._own]
             sides.append(torch.cat([empty, *found], dim=1))
-        return sides[0], sides[1]
+        return sides[0], sides[0][..., : self._value.dim] if self._in_keys else sides[1]
 
     def is_quick(self, query: torch.Tensor, scale: float) -> bool:
         """Returns whether attend() is the fastest way for this query: always on the CPU; on a GPU up
@@ -260,7 +272,7 @@ class Table:
             return True
         rows, heads, dim = query.shape
         sides = (heads, self._key.heads, dim, self._value.dim)
-        shape = (*sides, scale, self._window, self._sinks)
+        shape = (*sides, scale, self._window, self._sinks, self._in_keys)
         most = _rows_at_once(gpu(self.device), tuple(self._formats), shape)
         return rows <= _DECODE_ROWS or most > _DECODE_ROWS
 
@@ -280,6 +292,7 @@ class Table:
             scale,
             self._window,
             self._sinks,
+            self._in_keys,
         )
         return found
 
@@ -290,7 +303,7 @@ class Table:
         assert self._dtype is not None and self._raw is not None
         rounded = -(-tokens // _LEAST_PAGE_TOKENS) * _LEAST_PAGE_TOKENS
         capacity = min(max(rounded, 4 * _LEAST_PAGE_TOKENS), _MOST_PAGE_TOKENS)
-        dims = (self._key.dim, self._value.dim)
+        dims = (self._key.dim,) if self._in_keys else (self._key.dim, self._value.dim)
         page = _Page(self._key.heads, dims, capacity, self._dtype, self.device)
         self._own.append(page)
         if self._blocks == len(self._table):
@@ -306,8 +319,8 @@ def _raw_format(formats: Sequence[Any], dtype: torch.dtype | None) -> int | None
     wanted = str(dtype).removeprefix("torch.")
     for at, pair in enumerate(formats):
         if all(
-            one.format is not None
-            and (one.format.codec, one.format.dtype) == ("raw", wanted)
+            one.format is None
+            or (one.format.codec, one.format.dtype) == ("raw", wanted)
             and not one.transposed
             for one in pair
         ):
@@ -321,7 +334,7 @@ class _Page:
     def __init__(
         self,
         heads: int,
-        dims: tuple[int, int],
+        dims: tuple[int, ...],
         capacity: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -344,8 +357,8 @@ class _Page:
     def is_full(self) -> bool:
         return self.tokens == self.capacity
 
-    def put(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        end = self.tokens + key.shape[1]
-        for side, rows in zip(self.sides, (key, value)):
-            side[:, self.tokens : end] = rows
+    def put(self, *rows: torch.Tensor) -> None:
+        end = self.tokens + rows[0].shape[1]
+        for side, given in zip(self.sides, rows, strict=True):
+            side[:, self.tokens : end] = given
         self.tokens = end

@@ -13,7 +13,7 @@ from .. import _abi, _cuda
 from .._errors import Error
 from .._lease import Lease, _unit_bytes
 from ._gpu import Gpu, gpu
-from ._tensors import Side, Target, check_room, formats_of, sides_of
+from ._tensors import F8, Scales, Side, Target, check_room, formats_of, sides_of
 
 _NOT_IN_THE_ARENA = 2**64 - 1
 
@@ -26,12 +26,14 @@ def load(
     count: int | None = None,
     table: Sequence[int] | None = None,
     origin: int = 0,
+    scales: Mapping[int, Scales] | None = None,
 ) -> Load:
     """Starts to fill an engine's tensors with tokens [begin, begin + count) of the lease, all of
     its tokens by default, dequantized from whatever they are stored in. `into`: K and V of each
     layer of the space that is wanted. Token i goes to slot i - origin of a tensor [heads, tokens,
     dim], and where tensors are in blocks to slot i % block_tokens of block table[i //
-    block_tokens].
+    block_tokens]. `scales`: of layers whose tensors are float8_e4m3fn; default: 1. Numbers beyond
+    448 times the scale become that.
 
     Tensors on a GPU are written behind what the current stream was told so far. wait() orders what
     comes next behind a layer; end(), or the end of the Load, waits for all. Tensors on the CPU are
@@ -43,7 +45,7 @@ def load(
         formats = lease._layers[lease._layer("load", layer)]
         if not formats:
             raise Error(f"load: layer {layer} has no rows of its own")
-        sides[layer] = sides_of("load", target, formats[0])
+        sides[layer] = sides_of("load", target, formats[0], (scales or {}).get(layer, (1.0, 1.0)))
     end = min((lease.wait(layer) for layer in into), default=0)
     if count is None:
         count = max(end - begin, 0)
@@ -272,13 +274,15 @@ def _describe(
     struct.blocks, struct.block_count = table, len(table)
     struct.formats, struct.format_count = formats, len(formats)
     struct.kv_heads, struct.key_dim, struct.value_dim = key.heads, key.dim, value.dim
+    if not value.parts:
+        struct.values = _cuda.VALUES_KEY_PREFIX
     kept += [formats, table]
 
 
 def _load_on(
     on: Gpu,
     lease: Lease,
-    sides: Mapping[int, tuple[Side, Side]],
+    sides: Mapping[int, Sequence[Side]],
     options: _cuda.LoadOptions,
     origin: int,
     table: Sequence[int] | None,
@@ -286,18 +290,20 @@ def _load_on(
     held = lease._pages("load")
     structs = (_cuda.LoadLayer * len(sides))()
     kept: list[Any] = [held, structs]
-    for struct, (layer, (key, value)) in zip(structs, sides.items()):
+    for struct, (layer, given) in zip(structs, sides.items()):
         blocks = lease._block_table(layer)
         _check_there(layer, blocks, options.begin, options.begin + options.count)
         _describe(struct, lease, layer, blocks, kept)
-        k, v = key.struct(origin), value.struct(origin)
-        struct.key, struct.value = ctypes.pointer(k), ctypes.pointer(v)
+        tensors = [side.struct(origin) for side in given]
+        struct.key = ctypes.pointer(tensors[0])
+        if len(tensors) == 2:
+            struct.value = ctypes.pointer(tensors[1])
         if on.keeps_pages:
             names = (_abi.PageName * struct.block_count)()
             lease._lib.page_names(held.pointer, layer, names, len(names))
             struct.names = names
             kept.append(names)
-        kept += [k, v, key.tensor, value.tensor]
+        kept += [*tensors, *(side.tensor for side in given)]
     options.layers, options.layer_count = structs, len(structs)
     if table is not None:
         ids = (ctypes.c_int32 * len(table))(*table)
@@ -320,7 +326,7 @@ def _check_there(layer: int, blocks: Any, begin: int, end: int) -> None:
 def _fill(
     lease: Lease,
     layer: int,
-    sides: tuple[Side, Side],
+    sides: Sequence[Side],
     begin: int,
     count: int,
     table: Sequence[int] | None,
@@ -337,7 +343,12 @@ def _fill(
             cut = [block.cut(at % size, at % size + stop - at) for block in blocks]
         else:
             cut = [side.cut(at - origin, stop - origin) for side in sides]
-        rows = [side.rows() for side in cut]
+        # Numbers of 8 bits are made of floats, which the library gives.
+        floats = [
+            Side(torch.empty(side.tensor.shape)) if side.tensor.dtype == F8 else side
+            for side in cut
+        ]
+        rows = [*(side.rows() for side in floats), _abi.Rows()][:2]
         status = lease._lib.gather_rows(
             lease._pages("load").pointer,
             layer,
@@ -347,4 +358,7 @@ def _fill(
         )
         if status:
             raise Error(lease._lib.error())
+        for side, numbers in zip(cut, floats):
+            if numbers is not side:
+                side.take(numbers.tensor)
         at = stop

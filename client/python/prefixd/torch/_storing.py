@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -12,7 +13,7 @@ from .._errors import Error
 from .._plan import Plan
 from .._planes import Tensor
 from ._gpu import Gpu, gpu
-from ._tensors import Side, Target, check_room, sides_of
+from ._tensors import Scales, Side, Target, check_room, sides_of
 
 _ON_THE_GPU = ("mlx_affine", "q8_0", "q4_0")  # raw rows are copied as they are
 
@@ -26,16 +27,17 @@ def store(
     *,
     table: Sequence[int] | None = None,
     origin: int = 0,
+    scales: Scales = (1.0, 1.0),
 ) -> bool:
     """Stores tokens [begin, end) of `layer` out of an engine's tensors, where token i is found as
-    load() puts it. A run of plan.missing at a time. Waits until the GPU has computed what the
+    load() puts it. `scales`: of K and V in tensors of float8_e4m3fn. A run of plan.missing at a time. Waits until the GPU has computed what the
     current stream was told so far. Returns Plan.write_rows()'s answer."""
     if not 0 <= layer < len(plan._layers) or not plan._layers[layer]:
         raise Error(f"store: layer {layer} has no rows of its own")
     if not 0 <= origin <= begin <= end <= plan._tokens:
         raise Error(f"store: tokens {begin} to {end}, the plan has {plan._tokens}")
     formats = plan._layers[layer]
-    sides = sides_of("store", rows, formats[0])
+    sides = sides_of("store", rows, formats[0], scales)
     check_room("store", sides, origin, end, table)
     if plan._held is None or plan.error:
         return False
@@ -43,15 +45,21 @@ def store(
         return True
     tensors = formats[min(plan._format_from(begin), len(formats) - 1)]
     device = sides[0].tensor.device
-    if device.type == "cuda" and all(_can(side) for side in tensors):
+    if device.type == "cuda" and all(_can(side) for side in tensors if side.parts):
         structs = [side.struct(origin) for side in sides]
         return _quantize(gpu(device), plan, layer, begin, end, structs, tensors, table)
-    on_host = [_host(side, begin - origin, end - origin, table) for side in sides]
+    on_host = [_host(side, begin - origin, end - origin, table).widened() for side in sides]
     return _write(plan, layer, begin, end, on_host)
 
 
 def _can(side: Tensor) -> bool:
-    return side.format is not None and side.format.codec in _ON_THE_GPU and side.dim % 8 == 0
+    fits = side.dim <= 256 or side.name == "key" and side.dim <= 576 and side.dim % 64 == 0
+    return (
+        side.format is not None
+        and side.format.codec in _ON_THE_GPU
+        and side.dim % 8 == 0
+        and fits
+    )
 
 
 def _host(side: Side, begin: int, end: int, table: Sequence[int] | None) -> Side:
@@ -64,11 +72,11 @@ def _host(side: Side, begin: int, end: int, table: Sequence[int] | None) -> Side
         found = side.tensor[which].flatten(0, 1)[begin - first : end - first].transpose(0, 1)
     else:
         found = side.tensor[:, begin:end]
-    return Side(found.detach().to("cpu"))
+    return replace(side, tensor=found.detach().to("cpu"))
 
 
 def _write(plan: Plan, layer: int, begin: int, end: int, sides: Sequence[Side]) -> bool:
-    rows = [side.rows() for side in sides]
+    rows = [*(side.rows() for side in sides), _abi.Rows()][:2]
     assert plan._held is not None
     status = plan._lib.write_rows(
         plan._held.pointer,
@@ -132,12 +140,13 @@ def _quantize(
             planes.append(one)
             kept.append(units)
         stream.synchronize()
+    given = [*planes, _abi.Planes()][:2]
     assert plan._held is not None
     status = plan._lib.write_packed(
         plan._held.pointer,
         layer,
         begin,
         count,
-        *(ctypes.addressof(one) for one in planes),
+        *(ctypes.addressof(one) for one in given),
     )
     return _answer(plan, status)
