@@ -73,10 +73,12 @@ class EightBits(test_tensors.Tensors):
     def test_a_scale_that_is_none_is_refused(self):
         lease, _ = self.stored([raw("bfloat16")], 51)
         dense = torch.zeros(2, HEADS, TOKENS, DIM, device=self.device).to(F8)
-        for scale in (0.0, -1.0, float("nan"), float("inf")):
-            with self.assertRaisesRegex(prefixd.Error, "the scale of value is .*, must be above 0"):
+        for scale in (0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e39):
+            with self.assertRaisesRegex(prefixd.Error, "scale of value is .*, must be a float32"):
                 prefixd.torch.load(lease, {0: dense}, scales={0: (1.0, scale)})
         self.assertFalse(dense.view(torch.uint8).any())
+        with self.assertRaisesRegex(prefixd.Error, "key has a scale and is torch.bfloat16"):
+            prefixd.torch.load(lease, {0: dense.to(torch.bfloat16)}, scales={0: (2.0, 1.0)})
 
     def check_bytes(self, found, want):
         found, want = found.view(torch.uint8).cpu(), want.view(torch.uint8)
@@ -148,7 +150,10 @@ class KeysAlone(test_tensors.Tensors):
         lease, _ = self.stored_latents(73)
         query = torch.randn(1, QUERY_HEADS, LATENT)
         with self.assertRaisesRegex(prefixd.Error, r"\(MLA\) are attended on by GPUs alone"):
-            Table(lease, 0, TOKENS).attend(query, 0.1)
+            Table(lease, 0, TOKENS)
+        with self.assertRaisesRegex(prefixd.Error, r"\(MLA\) are attended on by GPUs alone"):
+            none = torch.zeros(0, 5, dtype=torch.int64)
+            prefixd.torch.attend(query, none, [], [], 1, VALUE, 0, 0.1, 0, 0, True)
 
 
 @unittest.skipUnless(HAS_GPU, "no GPU that the library uses")

@@ -27,6 +27,7 @@ _WORDS = ctypes.sizeof(_abi.Block) // 8  # of a block in a tensor of int64
 _DECODE_ROWS = 8  # that each kernel of the GPU's takes in one call
 _UNIT_BYTES = 128  # a page begins at a multiple of it, and each head's unit is one
 _MOST_PAGE_TOKENS, _LEAST_PAGE_TOKENS = 1024, 64
+_GPUS_ALONE = "values that are part of the keys (MLA) are attended on by GPUs alone"
 _SHAPES = 64  # of attentions that a process keeps ready on GPUs
 
 
@@ -51,7 +52,7 @@ def attend(
     `values_in_keys`: V is the first value_dim elements of K, which pages hold alone (MLA); on GPUs.
     """
     if values_in_keys:
-        raise Error("attend: values that are part of the keys (MLA) are attended on by GPUs alone")
+        raise Error(f"attend: {_GPUS_ALONE}")
     lib = _abi.library()
     rows, heads, key_dim = query.shape
     floats = query.detach().to(torch.float32).contiguous()
@@ -228,6 +229,8 @@ class Table:
         self._in_keys = not self._value.parts
         if self._in_keys and not self._value.dim:
             raise Error(f"table: layer {layer} has no values")
+        if self._in_keys and self.device.type == "cpu":
+            raise Error(f"table: {_GPUS_ALONE}")
         leased = lease._block_table(layer) if pages is None else pages.tables[layer]
         self._blocks = len(leased)
         self._table = torch.zeros(2 * len(leased) + 8, _WORDS, dtype=torch.int64)

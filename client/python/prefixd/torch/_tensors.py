@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
@@ -108,7 +109,7 @@ def sides_of(
     for tensor, wanted, scale in zip(given, stored, scales):
         if tensor.ndim == 4 and tensor.shape[0] == 1 and tensor.shape[1] == wanted.heads:
             tensor = tensor[0]
-        side = Side(tensor, float(scale))
+        side = Side(tensor, ctypes.c_float(scale).value)
         fits = tensor.ndim in (3, 4) and side.heads == wanted.heads
         if not fits or tensor.shape[-1] != wanted.dim:
             raise Error(
@@ -120,7 +121,11 @@ def sides_of(
                 f"{caller}: {wanted.name} is {tensor.dtype}, must be of 16 or 32 bits, or {F8}"
             )
         if not 0 < side.scale < float("inf"):
-            raise Error(f"{caller}: the scale of {wanted.name} is {scale}, must be above 0")
+            raise Error(
+                f"{caller}: the scale of {wanted.name} is {scale}, must be a float32 above 0"
+            )
+        if tensor.dtype != F8 and side.scale != 1:
+            raise Error(f"{caller}: {wanted.name} has a scale and is {tensor.dtype}, not {F8}")
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1 or min(tensor.stride()) < 0:
             raise Error(f"{caller}: rows of {wanted.name} are not dense")
         sides.append(side)
