@@ -115,9 +115,6 @@ struct StoreCommonBf16s {
   using Round = RoundToBf16;
   static constexpr bool kStreams = kStream;
   static constexpr size_t kBytes = 2;
-  static HWY_INLINE hn::Vec<DU16> Bits(VF values) {
-    return hn::TruncateTo(DU16(), hn::ShiftRight<16>(InUpperHalves(values)));
-  }
   static HWY_INLINE void Store(VF first, VF second, std::byte* to) {
     alignas(64) static constexpr uint16_t kUpperHalves[32] = {
         1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
@@ -280,13 +277,10 @@ HWY_INLINE bool AreCommon(const UnitStep& step, const StepFloats& floats) {
 #endif
 
 template <class Elements, class Decoder>
-HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, StepFloats floats,
-                           const MutableElementRows& to, const Decoder& decoder) {
+HWY_INLINE void ComputeRows(const UnitStep& step, const uint8_t* codes, StepFloats floats,
+                            const MutableElementRows& to, const Decoder& decoder) {
   const DF df;
   const size_t dim = step.shape.dim, size = step.shape.format.group_size;
-#if PREFIXD_KERNELS_HAVE_PAIRS
-  if (step.shape.format.bits <= 4) return LookUpRows<Elements>(step, codes, floats, to, decoder);
-#endif
   for (size_t t = 0; t < step.count; ++t) {
     std::byte* out = to.first + t * to.stride;
     AskBeside(step, t, to.next);
@@ -300,6 +294,15 @@ HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, StepFloat
       }
     }
   }
+}
+
+template <class Elements, class Decoder>
+HWY_INLINE void DecodeRows(const UnitStep& step, const uint8_t* codes, const StepFloats& floats,
+                           const MutableElementRows& to, const Decoder& decoder) {
+#if PREFIXD_KERNELS_HAVE_PAIRS
+  if (step.shape.format.bits <= 4) return LookUpRows<Elements>(step, codes, floats, to, decoder);
+#endif
+  ComputeRows<Elements>(step, codes, floats, to, decoder);
 }
 
 template <class Elements>
@@ -318,12 +321,12 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
       if (format.bits > 4 && AreCommon(step, floats)) {
         using Common = typename Elements::Common;
         if (format.dtype == quant::Dtype::kF16) {
-          return DecodeRows<Common>(step, codes, floats, to,
-                                    AffineDecoder<RoundCommonToF16, Common>());
+          return ComputeRows<Common>(step, codes, floats, to,
+                                     AffineDecoder<RoundCommonToF16, Common>());
         }
         if (format.dtype == quant::Dtype::kBf16) {
-          return DecodeRows<Common>(step, codes, floats, to,
-                                    AffineDecoder<RoundCommonToBf16, Common>());
+          return ComputeRows<Common>(step, codes, floats, to,
+                                     AffineDecoder<RoundCommonToBf16, Common>());
         }
       }
 #endif
@@ -342,7 +345,7 @@ HWY_INLINE void DecodeTo(const UnitStep& step, const uint8_t* codes, const StepF
     case quant::Codec::kQ5_0:
       return DecodeRows<Elements>(step, codes, floats, to, CenteredDecoder{middle});
     case quant::Codec::kQ8_0:
-      return DecodeRows<Elements>(step, codes, floats, to, SignedDecoder());
+      return ComputeRows<Elements>(step, codes, floats, to, SignedDecoder());
   }
 }
 
