@@ -57,7 +57,7 @@ std::string DeviceText(const Answer& answer) {
   std::string text = answer.device.name;
   if (answer.pinned_bytes > 0) {
     absl::StrAppend(&text, ", reads ", base::FormatBytes(answer.pinned_bytes),
-                    " of prefixd's memory where they are");
+                    " of prefixd's memory in place");
   }
   if (!answer.why_not_pinned.empty()) {
     absl::StrAppend(&text, ", not pinned: ", answer.why_not_pinned);

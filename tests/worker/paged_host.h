@@ -32,8 +32,7 @@ class PagedHost final : public HostDevice, public PagedAttention {
     }
     loaded_pages_ += from.size();
   }
-  void UseArena(const ArenaView& arena) override { arenas_.push_back(arena); }
-  const std::vector<ArenaView>& arenas() const { return arenas_; }
+  void UseArena(const ArenaView&) override {}
   Pinned pinned() const override { return {}; }
   void Quantize(const Rows& rows, uint32_t format, uint32_t slot, std::byte* page) override {
     const size_t keys = geometry_.kv_heads * UnitBytes(formats_[format].key);
@@ -88,7 +87,6 @@ class PagedHost final : public HostDevice, public PagedAttention {
   Geometry geometry_;
   std::vector<KvFormat> formats_;
   Status failed_attention_;
-  std::vector<ArenaView> arenas_;
   uint64_t quantized_tokens_ = 0, loaded_pages_ = 0;
 };
 
