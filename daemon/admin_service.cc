@@ -332,6 +332,7 @@ absl::Status AdminService::DoSetBudgets(const v1::SetBudgetsRequest& request,
   reply->set_ram_budget_bytes(state.ram_budget_bytes);
   reply->set_ram_used_bytes(state.ram_used_bytes);
   reply->set_ram_over_bytes(state.ram_over_bytes);
+  reply->set_awaited_bytes(state.awaited_bytes);
   reply->set_ssd_budget_bytes(state.ssd_budget_bytes);
   reply->set_ssd_file_bytes(state.ssd_file_bytes);
   return absl::OkStatus();

@@ -145,6 +145,18 @@ absl::Status PrefixCacheService::DoNotShared(const v1::NotSharedRequest& request
   return absl::OkStatus();
 }
 
+PrefixCacheService::Reactor* PrefixCacheService::TellDevicePins(Context* context,
+                                                                const Message* request,
+                                                                Message* reply) {
+  return dispatch_->Serve<v1::DevicePinsRequest, v1::Ack>(
+      context, {"rpc.device_pins"}, request, reply, [this](auto* call) {
+        dispatch_->Quick(call, [=, this] {
+          call->reply()->set_epoch(cache_->epoch());
+          return cache_->SetDevicePins({call->request()->session()}, call->request()->slabs());
+        });
+      });
+}
+
 PrefixCacheService::Reactor* PrefixCacheService::Match(Context* context, const Message* request,
                                                        Message* reply) {
   return dispatch_->Serve<v1::AcquireRequest, v1::AcquireReply>(

@@ -27,8 +27,8 @@ using Leases = Rpc::WithRawCallbackMethod_Match<
     Rpc::WithRawCallbackMethod_Acquire<Rpc::WithRawCallbackMethod_Release<Stores>>>;
 using Pins = Rpc::WithRawCallbackMethod_Pin<
     Rpc::WithRawCallbackMethod_Unpin<Rpc::WithRawCallbackMethod_Prefetch<Leases>>>;
-using Everything = Rpc::WithRawCallbackMethod_Attach<
-    Rpc::WithRawCallbackMethod_OpenSpace<Rpc::WithRawCallbackMethod_NotShared<Pins>>>;
+using Everything = Rpc::WithRawCallbackMethod_Attach<Rpc::WithRawCallbackMethod_OpenSpace<
+    Rpc::WithRawCallbackMethod_NotShared<Rpc::WithRawCallbackMethod_TellDevicePins<Pins>>>>;
 }  // namespace internal
 
 class PrefixCacheService final : public internal::Everything {
@@ -52,6 +52,7 @@ class PrefixCacheService final : public internal::Everything {
                               const Message* request);
   Reactor* OpenSpace(Context* context, const Message* request, Message* reply) override;
   Reactor* NotShared(Context* context, const Message* request, Message* reply) override;
+  Reactor* TellDevicePins(Context* context, const Message* request, Message* reply) override;
   Reactor* Match(Context* context, const Message* request, Message* reply) override;
   Reactor* Acquire(Context* context, const Message* request, Message* reply) override;
   Reactor* Prefetch(Context* context, const Message* request, Message* reply) override;

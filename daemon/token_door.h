@@ -32,6 +32,10 @@ class TokenDoor final : public internal::Everything {
   Reactor* NotShared(Context* context, const Message* request, Message* reply) override {
     return Pass("PrefixCache.NotShared", &PrefixCacheService::NotShared, context, request, reply);
   }
+  Reactor* TellDevicePins(Context* context, const Message* request, Message* reply) override {
+    return Pass("PrefixCache.TellDevicePins", &PrefixCacheService::TellDevicePins, context, request,
+                reply);
+  }
   Reactor* Match(Context* context, const Message* request, Message* reply) override {
     return Pass("PrefixCache.Match", &PrefixCacheService::Match, context, request, reply);
   }

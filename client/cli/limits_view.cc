@@ -32,6 +32,10 @@ std::string BudgetView(const v1::SetBudgetsReply& reply) {
     absl::StrAppend(&text, ", ", base::FormatBytes(reply.ram_over_bytes()),
                     " are given back as leases and pins end");
   }
+  if (reply.awaited_bytes() > 0) {
+    absl::StrAppend(&text, ", of these ", base::FormatBytes(reply.awaited_bytes()),
+                    " as workers unpin them from GPUs");
+  }
   if (reply.ssd_budget_bytes() == 0) return text + "\nssd  none\n";
   return absl::StrCat(text, "\nssd  ", base::FormatBytes(reply.ssd_file_bytes()), " of ",
                       base::FormatBytes(reply.ssd_budget_bytes()), "\n");

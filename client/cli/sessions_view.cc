@@ -2,6 +2,7 @@
 //
 //   session           worker    slot    pid  state     age  leases  leased   reservations  staging
 //   5f3a9c0e12d4b687  worker-0     0  41872  attached  4 s  1       13.5 MiB 0             64 MiB
+//     has 3.8 GiB of the arena pinned for GPUs
 //     not shared: gemma-3: group_size 48 does not divide head_dim 128
 //   91be03d2775ac410  worker-1     1  41873  cut off   9 s  ...
 #include <string>
@@ -21,9 +22,14 @@ namespace {
 
 using Align = Table::Align;
 
-// Returns the lines below a session's line: one for each model whose caches it does not share.
-std::string NotSharedLines(const v1::ListSessionsReply::Session& session) {
+// Returns the lines below a session's line: what it has pinned for GPUs, and one for each model
+// whose caches it does not share.
+std::string LinesBelow(const v1::ListSessionsReply::Session& session) {
   std::string lines;
+  if (session.device_pinned_bytes() > 0) {
+    lines = absl::StrCat("  has ", base::FormatBytes(session.device_pinned_bytes()),
+                         " of the arena pinned for GPUs\n");
+  }
   for (const v1::ListSessionsReply::NotShared& note : session.not_shared()) {
     absl::StrAppend(&lines, "  not shared: ", PrintableText(note.model()), ": ",
                     PrintableText(note.reason()), "\n");
@@ -60,8 +66,7 @@ std::string SessionsView(const v1::ListSessionsReply& reply) {
   const std::vector<std::string> lines = absl::StrSplit(table.Text(), '\n');
   std::string text = lines[0] + "\n";
   for (int i = 0; i < reply.sessions_size(); ++i) {
-    absl::StrAppend(&text, lines[static_cast<size_t>(i) + 1], "\n",
-                    NotSharedLines(reply.sessions(i)));
+    absl::StrAppend(&text, lines[static_cast<size_t>(i) + 1], "\n", LinesBelow(reply.sessions(i)));
   }
   if (!cut_off) return text;
   return text +

@@ -111,6 +111,26 @@ std::string Arena(const v1::GetStatsReply& stats) {
                       " adopted from the prefixd before\n");
 }
 
+// Returns the lines about memory that workers have pinned for GPUs, or "".
+std::string DevicePins(const v1::GetStatsReply& stats) {
+  const auto bytes = [&](const char* which) {
+    return CounterValue(stats, absl::StrCat("arena.device_", which, "_bytes"));
+  };
+  if (bytes("pinned") == 0) return "";
+  std::string text = absl::StrCat("gpus   ", base::FormatBytes(bytes("pinned")),
+                                  " of the arena are pinned by workers");
+  if (bytes("awaited") > 0) {
+    absl::StrAppend(&text, ", which were asked for ", base::FormatBytes(bytes("awaited")),
+                    " of it: that counts as used until they unpin it");
+  }
+  if (bytes("kept") > 0) {
+    absl::StrAppend(&text, "; ", base::FormatBytes(bytes("kept")),
+                    " beside the budget, which a worker does not give back: prefixd's log names "
+                    "it");
+  }
+  return text + "\n";
+}
+
 // Returns what is left of the cache after each kind of end.
 std::string Survival(const v1::GetStatsReply& stats) {
   const bool shared = stats.arena().shared();
@@ -188,6 +208,7 @@ std::string StatusView(const StatusInput& input) {
   text += Budgets(stats);
   text += Shares(stats);
   text += Arena(stats);
+  text += DevicePins(stats);
   text += Limited(stats);
   text += RemoteLines(stats);
   absl::StrAppend(&text, "\n", Survival(stats));

@@ -21,6 +21,7 @@ constexpr RoleLine kTable[] = {
     {"PrefixCache.Fetch", true, true, true},
     {"PrefixCache.Pin", false, true, true},
     {"PrefixCache.Unpin", false, true, true},
+    {"PrefixCache.TellDevicePins", true, true, true},
     // These tell of, and clear, a tenant's own spaces only, unless the tenant is "*".
     {"Admin.GetStats", true, true, true, /*wants_all=*/false, /*open=*/true},
     {"Admin.ListSpaces", true, true, true},

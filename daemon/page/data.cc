@@ -53,6 +53,7 @@ json SessionJson(const block::SessionInfo& session) {
           {"leased_bytes", session.leased_bytes},
           {"reservations", session.reservations},
           {"staging_bytes", session.staging_bytes},
+          {"device_pinned_bytes", session.device_pinned_bytes},
           {"not_shared", std::move(notes)}};
 }
 

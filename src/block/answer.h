@@ -161,6 +161,7 @@ struct SessionInfo {
   double age_s = 0;
   uint64_t leases = 0, leased_bytes = 0, reservations = 0;
   uint64_t staging_bytes = 0;
+  uint64_t device_pinned_bytes = 0;     // slabs of the arena that it says it has pinned for devices
   std::vector<NotShared> not_shared{};  // ordered by model
 };
 struct LeaseInfo {
@@ -224,6 +225,7 @@ struct SpaceSummary {
 struct BudgetState {
   uint64_t ram_budget_bytes = 0, ram_used_bytes = 0;
   uint64_t ram_over_bytes = 0;  // in slabs that are given back once they run empty as leases end
+  uint64_t awaited_bytes = 0;   // of these, of slabs that are empty but pinned for devices
   uint64_t ssd_budget_bytes = 0, ssd_file_bytes = 0;
 };
 

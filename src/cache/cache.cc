@@ -104,6 +104,11 @@ bool Cache::NoteRefused(block::SessionId session, const block::NotShared& note) 
   return verbs::NoteRefused(parts_->tables.sessions, session, note);
 }
 
+absl::Status Cache::SetDevicePins(block::SessionId session, std::string_view slabs) {
+  return verbs::SetDevicePins(parts_->context, parts_->tables.sessions, parts_->room, session,
+                              slabs);
+}
+
 absl::StatusOr<OpenedSpace> Cache::OpenSpace(block::SessionId session,
                                              block::SpaceIdentity identity) {
   return verbs::OpenSpace(parts_->context, parts_->tables, parts_->room, parts_->space_board,
@@ -276,6 +281,7 @@ absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_
   const block::Stats stats = GetStats();
   block::BudgetState state{.ram_budget_bytes = stats.ram_budget_bytes,
                            .ram_over_bytes = parts_->context.arena->OverBytes(),
+                           .awaited_bytes = parts_->context.arena->device_pins().awaited_bytes,
                            .ssd_budget_bytes = stats.ssd_budget_bytes,
                            .ssd_file_bytes = stats.ssd_file_bytes};
   for (const block::NamedCount& part : stats.ram_parts) state.ram_used_bytes += part.value;

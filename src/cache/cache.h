@@ -97,6 +97,8 @@ struct Options {
   std::optional<std::chrono::milliseconds> open_within;
   // How long a session that resumes waits for the index, which says what it held.
   std::chrono::milliseconds resume_within{2'000};
+  // How long memory that is given back waits for a worker that has it pinned for a device.
+  std::chrono::milliseconds unpin_within{2'000};
   RemoteOptions remote;  // the store that hosts share
   std::string version = "0";
   std::shared_ptr<ssd::FileLayer> ssd_files = nullptr;  // ssd/file_layer.h; null: the machine's own
@@ -335,6 +337,10 @@ class Cache {
   // The same of a model whose space was refused, until its space opens (an empty reason). What the
   // session said itself stands before it; what finds no place is left out.
   bool NoteRefused(block::SessionId session, const block::NotShared& note);
+  // What the session's process has pinned for devices: bit i % 8 of byte i / 8 is slab i of the
+  // arena. FailedPrecondition if it does not map the arena, InvalidArgument if these are more bits
+  // than the arena has slabs.
+  absl::Status SetDevicePins(block::SessionId session, std::string_view slabs);
 
   // `identity.tenant` is the caller's: the daemon sets it from the connection.
   absl::StatusOr<OpenedSpace> OpenSpace(block::SessionId session, block::SpaceIdentity identity);

@@ -59,7 +59,8 @@ absl::Status Context::OpenArena() {
                                     .path = options.arena_path,
                                     .epoch = epoch,
                                     .lock_wait = LockWait(),
-                                    .key_id = IdOf(hash_key)});
+                                    .key_id = IdOf(hash_key),
+                                    .unpin_within = options.unpin_within});
     if (opened.ok()) {
       // Without the key the next start replaces this file; nothing else is lost.
       if (absl::Status kept = KeepHashKey(KeyPlaces().arena, hash_key); !kept.ok()) {

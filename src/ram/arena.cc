@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenPrivate(const Options& options
                                                      base::FormatBytes(options.capacity_bytes),
                                                      ": ", strerror(errno)));
   }
-  return std::unique_ptr<Arena>(new Arena(shape, static_cast<std::byte*>(base), nullptr));
+  return std::unique_ptr<Arena>(
+      new Arena(shape, static_cast<std::byte*>(base), nullptr, options.unpin_within));
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options) {
@@ -169,13 +170,18 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::OpenShared(const Options& options)
                        .slab_bytes = file->header()->slab_bytes,
                        .slabs = file->header()->slabs};
   std::byte* const base = file->data();
-  std::unique_ptr<Arena> arena(new Arena(shape, base, std::move(file)));
+  std::unique_ptr<Arena> arena(new Arena(shape, base, std::move(file), options.unpin_within));
   PREFIXD_RETURN_IF_ERROR(arena->Adopt(options.epoch));
   return arena;
 }
 
-Arena::Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file)
-    : shape_(shape), file_(std::move(file)), base_(base), slabs_(shape.slabs) {
+Arena::Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file,
+             std::chrono::milliseconds unpin_within)
+    : shape_(shape),
+      unpin_within_(unpin_within),
+      file_(std::move(file)),
+      base_(base),
+      slabs_(shape.slabs) {
   capacity_bytes_ = shape.capacity_bytes;
   retire_from_ = static_cast<uint32_t>(slabs_.size());
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
@@ -198,12 +204,16 @@ uint64_t Arena::ExtentBytes(uint64_t page_bytes, uint64_t full_page_bytes) const
   return base::AlignUp(full_page_bytes, block::kExtentUnit);
 }
 
+bool Arena::HasFreeSlab() const {
+  return !free_slabs_.empty() && *free_slabs_.begin() < retire_from_;
+}
+
 std::optional<uint32_t> Arena::SlabFor(uint64_t extent_bytes) {
   const auto open = open_slabs_.find(extent_bytes);
   if (open != open_slabs_.end() && *open->second.begin() < retire_from_) {
     return *open->second.begin();
   }
-  if (free_slabs_.empty() || *free_slabs_.begin() >= retire_from_) return std::nullopt;
+  if (!HasFreeSlab()) return std::nullopt;
   const uint32_t index = *free_slabs_.begin();
   if (file_ != nullptr && !SizeRecords(index, RecordBytes(extent_bytes))) return std::nullopt;
   free_slabs_.erase(index);
@@ -290,6 +300,8 @@ absl::StatusOr<block::Extent> Arena::Allocate(uint64_t page_bytes, uint64_t full
     while (!extent) {
       if (const std::optional<uint32_t> index = SlabFor(extent_bytes)) {
         extent = Take(*index);
+      } else if (HasFreeSlab() && LeavesRoom(RecordBytes(extent_bytes))) {
+        AwaitSlab();  // what the slab's records need
       } else if (!BackSlab(RecordBytes(extent_bytes))) {
         return Full(extent_bytes);
       }

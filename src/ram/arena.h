@@ -15,7 +15,9 @@
 // memory, and leaves service when holes are punched into them. Private arena: anonymous memory, no
 // records, nothing survives.
 #pragma once
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -51,6 +53,14 @@ struct ArenaStats {
   uint64_t extents = 0;
   uint64_t table_bytes = 0;                 // header, slots, space table, records that have memory
   std::chrono::nanoseconds longest_hold{};  // of the mutex, since Open
+};
+
+// What workers say they have pinned for devices, in whole slabs.
+struct DevicePins {
+  uint64_t bytes = 0;          // pinned by anybody, each slab once
+  uint64_t awaited_bytes = 0;  // of these, asked back; part of the capacity until they are unpinned
+  uint64_t kept_bytes = 0;     // of these, asked back in vain; beside the capacity
+  std::array<uint64_t, block::kArenaSlots> slot_bytes{};  // by slot
 };
 
 struct SlabRange {
@@ -111,6 +121,8 @@ class Arena {
     // Shared: the NUMA nodes that its memory comes from in turn, unless numactl or the mount chose
     // others; empty: from wherever the kernel takes it. nullopt: all, if there are several.
     std::optional<std::vector<unsigned>> nodes = {};
+    // How long a slab that leaves service keeps its memory while a worker has it pinned.
+    std::chrono::milliseconds unpin_within{2000};
   };
   // Opens an arena. ResourceExhausted if the kernel refuses the mapping. InvalidArgument if the
   // capacity is below one slab of 64 KiB (shared: with its tables) or slab_bytes is out of its
@@ -211,6 +223,21 @@ class Arena {
   // Returns the bytes that the tmpfs lets the file have, now. nullopt if that is the capacity or
   // more, or the arena is private.
   std::optional<uint64_t> LimitedTo() const PREFIXD_EXCLUDES(mutex_);
+
+  // --- slabs that workers have pinned for devices (device_pins.cc) ---
+  // Replaces what the slot's worker has pinned: bit i % 8 of byte i / 8 is slab i, bits beyond are
+  // ignored. Slabs that waited for this worker alone lose their memory now.
+  void SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) PREFIXD_EXCLUDES(mutex_);
+  DevicePins device_pins() const PREFIXD_EXCLUDES(mutex_);
+  uint64_t slabs() const { return shape_.slabs; }  // that there is address space for
+  struct Leaving {
+    bool waits = false;       // slabs are waiting for workers: call again soon
+    uint64_t late_slots = 0;  // bit s: slot s's worker did not unpin in time, since the last call
+  };
+  // Takes the memory of slabs for which workers had their time. A worker that was late is not
+  // waited for again before its next SetDevicePins.
+  Leaving EndLeaving() PREFIXD_EXCLUDES(mutex_);
+
   // Gives one more slab its memory ahead of need, so that Allocate need not wait for fallocate.
   // Returns false if every slab that fits is in service, or the tmpfs is full.
   bool BackOneMore() PREFIXD_EXCLUDES(mutex_);
@@ -241,6 +268,7 @@ class Arena {
     uint64_t filled_bytes = 0;     // up to the end of the highest extent given out since the cut
     uint64_t populated_bytes = 0;  // from its begin: mapped, or left to whoever fills it
     bool populating = false;       // by a thread, without the mutex: the slab must stay in service
+    uint64_t pinned_by = 0;        // bit s: slot s's worker says that a device has it pinned
     std::vector<uint32_t> free_slots;  // last freed at the end, reused first: warm lines
     std::vector<bool> used;            // by slot
     std::vector<bool> scrub;           // by slot: to be zeroed when it is freed; empty = none
@@ -253,7 +281,8 @@ class Arena {
     uint64_t slabs = 0;  // slabs that there is address space for
   };
 
-  Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file);
+  Arena(const Shape& shape, std::byte* base, std::unique_ptr<SharedFile> file,
+        std::chrono::milliseconds unpin_within);
   static absl::StatusOr<std::unique_ptr<Arena>> OpenPrivate(const Options& options);
   static absl::StatusOr<std::unique_ptr<Arena>> OpenShared(const Options& options);
 
@@ -261,6 +290,7 @@ class Arena {
   // Returns a slab that has a free slot of this size; cuts one if need be. nullopt if no slab in
   // service can serve it.
   std::optional<uint32_t> SlabFor(uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
+  bool HasFreeSlab() const PREFIXD_REQUIRES(mutex_);
   void Cut(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
   void InitRecords(uint32_t index, uint64_t extents) PREFIXD_REQUIRES(mutex_);
   void WriteExtentBytes(uint32_t index, uint64_t extent_bytes) PREFIXD_REQUIRES(mutex_);
@@ -279,6 +309,7 @@ class Arena {
 
   // service.cc: which slabs and records have memory.
   uint64_t BackedBytes() const PREFIXD_REQUIRES(mutex_);
+  uint64_t StayingBytes() const PREFIXD_REQUIRES(mutex_);  // BackedBytes less slabs that leave
   bool Fits(uint64_t more_bytes) const PREFIXD_REQUIRES(mutex_);
   uint64_t RecordBytes(uint64_t extent_bytes) const;
   // Gives one more slab its memory and leaves room for `record_bytes`; releases the mutex
@@ -298,12 +329,22 @@ class Arena {
   // Takes that slab out of service. Returns false if there is none.
   bool GiveSlabBack(uint32_t keep) PREFIXD_REQUIRES(mutex_);
   void PunchRecords(uint32_t index, uint64_t keep_bytes) PREFIXD_REQUIRES(mutex_);
+  // The slab keeps its memory while it waits for workers that have it pinned (leaving_).
   void LeaveService(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  // Returns whether slabs that wait for workers are all that keeps `bytes` from fitting.
+  bool LeavesRoom(uint64_t bytes) const PREFIXD_REQUIRES(mutex_);
+  // Waits until a slab was backed or populated, or has left.
+  void AwaitSlab() PREFIXD_REQUIRES(mutex_);
   // Tells the file's readers that the slab got its memory or loses it.
   void TellService(uint32_t index) PREFIXD_REQUIRES(mutex_);
   // Takes free slabs beyond the capacity out of service, and notes in retire_from_ which others
   // must run empty.
   void Shrink() PREFIXD_REQUIRES(mutex_);
+
+  // device_pins.cc
+  bool IsAwaited(uint32_t index) const PREFIXD_REQUIRES(mutex_);  // a worker is to unpin it
+  void TakeMemory(uint32_t index) PREFIXD_REQUIRES(mutex_);
+  void EndLeavingLocked() PREFIXD_REQUIRES(mutex_);
 
   // records.cc
   block::PageRecord* RecordOf(block::Extent extent) const;
@@ -317,13 +358,18 @@ class Arena {
   void PunchIdle() PREFIXD_REQUIRES(mutex_);
 
   const Shape shape_;
+  const std::chrono::milliseconds unpin_within_;
   const std::unique_ptr<SharedFile> file_;  // null = private
   std::byte* const base_;                   // start of the data; owned if private
   base::HoldGauge longest_hold_;
   mutable base::Mutex mutex_{&longest_hold_};
   std::vector<Slab> slabs_ PREFIXD_GUARDED_BY(mutex_);
   std::set<uint32_t> free_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in service; the lowest is cut first
-  std::set<uint32_t> idle_slabs_ PREFIXD_GUARDED_BY(mutex_);  // neither in service nor being backed
+  std::set<uint32_t> idle_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in no other state: without memory
+  // Out of service, but with their memory until workers have unpinned it, or until then at most.
+  std::map<uint32_t, base::Deadline> leaving_ PREFIXD_GUARDED_BY(mutex_);
+  uint64_t late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;      // are not waited for
+  uint64_t new_late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of them, not told by EndLeaving
   // By extent size: slabs that serve it and have a free slot. The lowest is filled first, so that
   // the others run empty.
   std::map<uint64_t, std::set<uint32_t>> open_slabs_ PREFIXD_GUARDED_BY(mutex_);
@@ -334,7 +380,7 @@ class Arena {
   uint64_t in_service_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t backing_ PREFIXD_GUARDED_BY(mutex_) = 0;     // slabs that threads are giving memory to
   uint64_t populating_ PREFIXD_GUARDED_BY(mutex_) = 0;  // slabs that threads are populating
-  base::CondVar backed_;                                // a slab was backed or populated
+  base::CondVar backed_;                                // a slab was backed or populated, or left
   std::atomic<bool> wants_populating_{false};           // written under the mutex
   uint64_t table_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;
   uint64_t last_record_bytes_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of the slab that was cut last

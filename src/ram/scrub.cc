@@ -49,7 +49,7 @@ void Arena::Scrub(const std::vector<block::Extent>& keep) {
       ScrubSlab(i);
     } else if (file_ == nullptr) {
       os::DropPrivatePages(base_ + i * shape_.slab_bytes, shape_.slab_bytes);
-    } else if (slab.populating) {
+    } else if (slab.populating || slab.pinned_by != 0) {
       std::memset(base_ + i * shape_.slab_bytes, 0, shape_.slab_bytes);
     } else {
       LeaveService(i);

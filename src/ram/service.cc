@@ -16,8 +16,10 @@
 namespace prefixd::ram {
 
 uint64_t Arena::BackedBytes() const {
-  return (in_service_ + backing_) * shape_.slab_bytes + table_bytes_;
+  return (in_service_ + backing_ + leaving_.size()) * shape_.slab_bytes + table_bytes_;
 }
+
+uint64_t Arena::StayingBytes() const { return BackedBytes() - leaving_.size() * shape_.slab_bytes; }
 
 bool Arena::Fits(uint64_t more_bytes) const {
   return BackedBytes() + more_bytes <= capacity_bytes_;
@@ -31,8 +33,10 @@ uint64_t Arena::RecordBytes(uint64_t extent_bytes) const {
 bool Arena::BackSlab(uint64_t record_bytes) {
   if (file_ == nullptr) return TakePrivateSlab();
   if (idle_slabs_.empty() || !Fits(shape_.slab_bytes + record_bytes)) {
-    if (backing_ == 0 && populating_ == 0) return false;
-    backed_.Wait(mutex_);  // another thread's slab may serve, or may leave
+    // Another thread's slab may serve, or may leave, as those that wait for workers will.
+    const bool room_comes = !idle_slabs_.empty() && LeavesRoom(shape_.slab_bytes + record_bytes);
+    if (backing_ == 0 && populating_ == 0 && !room_comes) return false;
+    AwaitSlab();
     return true;
   }
   const uint32_t index = *idle_slabs_.begin();
@@ -55,6 +59,18 @@ bool Arena::BackSlab(uint64_t record_bytes) {
   }
   backed_.NotifyAll();
   return ok;
+}
+
+bool Arena::LeavesRoom(uint64_t bytes) const {
+  return !leaving_.empty() && !Fits(bytes) && StayingBytes() + bytes <= capacity_bytes_;
+}
+
+void Arena::AwaitSlab() {
+  if (leaving_.empty()) return backed_.Wait(mutex_);
+  const auto first =
+      std::ranges::min_element(leaving_, {}, [](const auto& it) { return it.second; });
+  backed_.WaitUntil(mutex_, base::Deadline(first->second));
+  EndLeavingLocked();
 }
 
 // The kernel gives its memory as it is written.
@@ -140,22 +156,26 @@ bool Arena::SizeRecords(uint32_t index, uint64_t bytes) {
   return true;
 }
 
-// First gives back the memory of free slabs' records, then free slabs themselves.
+// First gives back the memory of free slabs' records, then free slabs themselves. False too while
+// the room is that of slabs that wait for workers.
 bool Arena::MakeRoom(uint64_t bytes, uint32_t keep) {
   for (auto slab = free_slabs_.begin(); slab != free_slabs_.end() && !Fits(bytes); ++slab) {
     if (*slab != keep) PunchRecords(*slab, 0);
   }
-  while (!Fits(bytes)) {
+  while (StayingBytes() + bytes > capacity_bytes_) {
     if (!GiveSlabBack(keep)) return false;
   }
-  return true;
+  return Fits(bytes);
 }
 
 std::optional<uint32_t> Arena::SlabToGiveBack(uint32_t keep) const {
+  std::optional<uint32_t> pinned;  // for want of one that nobody has to unpin
   for (auto slab = free_slabs_.rbegin(); slab != free_slabs_.rend(); ++slab) {
-    if (*slab != keep && !slabs_[*slab].populating) return *slab;
+    if (*slab == keep || slabs_[*slab].populating) continue;
+    if (!IsAwaited(*slab)) return *slab;
+    if (!pinned.has_value()) pinned = *slab;
   }
-  return std::nullopt;
+  return pinned;
 }
 
 bool Arena::GiveSlabBack(uint32_t keep) {
@@ -180,24 +200,21 @@ void Arena::TellService(uint32_t index) {
 
 void Arena::LeaveService(uint32_t index) {
   free_slabs_.erase(index);
-  idle_slabs_.insert(index);
   slabs_[index].in_service = false;
   slabs_[index].populated_bytes = 0;
   --in_service_;
-  if (file_ == nullptr) {
-    os::DropPrivatePages(base_ + index * shape_.slab_bytes, shape_.slab_bytes);
-    return;
-  }
+  if (file_ == nullptr) return TakeMemory(index);
   // First: the next daemon must not take the slab for backed, nor a worker for what it pinned.
   TellService(index);
-  file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
   PunchRecords(index, 0);
+  if (!IsAwaited(index)) return TakeMemory(index);
+  leaving_[index] = std::chrono::steady_clock::now() + unpin_within_;
 }
 
 void Arena::Shrink() {
-  while (!Fits(0) && GiveSlabBack(static_cast<uint32_t>(slabs_.size()))) {
+  while (StayingBytes() > capacity_bytes_ && GiveSlabBack(static_cast<uint32_t>(slabs_.size()))) {
   }
-  uint64_t bytes = BackedBytes();
+  uint64_t bytes = StayingBytes();
   retire_from_ = static_cast<uint32_t>(slabs_.size());
   for (uint32_t i = retire_from_; i > 0 && bytes > capacity_bytes_; --i) {
     if (!slabs_[i - 1].in_service) continue;
@@ -237,11 +254,18 @@ bool Arena::GiveUp(uint64_t bytes) {
                              ? shape_.slab_bytes
                              : SharedFile::LeastCapacity(shape_.slab_bytes, shape_.slabs);
   const uint64_t free_bytes = free_slabs_.size() * shape_.slab_bytes;
-  if (capacity_bytes_ < least + bytes || BackedBytes() - free_bytes + bytes > capacity_bytes_ ||
-      !MakeRoom(bytes, static_cast<uint32_t>(slabs_.size()))) {
+  if (capacity_bytes_ < least + bytes || StayingBytes() - free_bytes + bytes > capacity_bytes_) {
     return false;
   }
-  capacity_bytes_ -= bytes;
+  capacity_bytes_ -= bytes;  // first: while this waits for workers, nobody takes what leaves for it
+  while (!MakeRoom(0, static_cast<uint32_t>(slabs_.size()))) {
+    if (leaving_.empty() || StayingBytes() > capacity_bytes_) {
+      capacity_bytes_ += bytes;
+      Shrink();
+      return false;
+    }
+    AwaitSlab();
+  }
   return true;
 }
 

@@ -177,6 +177,7 @@ void ToProto(const block::SessionInfo& session, v1::ListSessionsReply::Session* 
   proto->set_leased_bytes(session.leased_bytes);
   proto->set_reservations(session.reservations);
   proto->set_staging_bytes(session.staging_bytes);
+  proto->set_device_pinned_bytes(session.device_pinned_bytes);
   for (const block::NotShared& note : session.not_shared) {
     v1::ListSessionsReply::NotShared* to = proto->add_not_shared();
     to->set_model(note.model);

@@ -56,6 +56,83 @@ TEST_F(ResizeTest, ASmallerRamBudgetGivesMemoryBackAndALargerOneTakesIt) {
   EXPECT_LE(PartsSum(), uint64_t{128} << 20);
 }
 
+// Bits for the first slabs.
+std::string FirstSlabs(uint64_t count) {
+  std::string bits((count + 7) / 8, '\0');
+  for (uint64_t i = 0; i < count; ++i) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
+  return bits;
+}
+
+TEST_F(ResizeTest, WhatAWorkerHasPinnedForADeviceCountsUntilItIsUnpinned) {
+  cache::Options options = Shared(uint64_t{128} << 20);
+  options.unpin_within = std::chrono::hours(1);
+  Open(options);
+  Fill(OpenSpace(identity_), 1, 8);
+  Attach(identity_);
+  const uint64_t slabs = Counter("arena.slabs_in_service");
+  ASSERT_TRUE(cache_->SetDevicePins(session_, FirstSlabs(slabs)).ok());
+  EXPECT_GE(Counter("arena.device_pinned_bytes"), uint64_t{80} << 20);
+  ASSERT_TRUE(cache_->SetBudgets(uint64_t{64} << 20, 0).ok());
+  const auto awaited = [&] { return Counter("arena.device_awaited_bytes"); };
+  EXPECT_TRUE(Until([&] { return awaited() >= uint64_t{16} << 20; })) << awaited();
+  EXPECT_GT(PartsSum(), uint64_t{64} << 20) << "its memory is still there";
+  const auto again = cache_->SetBudgets(uint64_t{64} << 20, 0);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_GT(again->awaited_bytes, 0u);
+  EXPECT_GE(again->ram_over_bytes, again->awaited_bytes);
+  ASSERT_EQ(cache_->ListSessions().size(), 2u);
+  const auto of_session = [&] {
+    uint64_t bytes = 0;
+    for (const auto& session : cache_->ListSessions()) bytes += session.device_pinned_bytes;
+    return bytes;
+  };
+  EXPECT_EQ(of_session(), Counter("arena.device_pinned_bytes"));
+  // A session that ends has nothing pinned: it maps nothing either.
+  cache_->EndSession(session_);
+  EXPECT_TRUE(Until([&] { return PartsSum() <= uint64_t{64} << 20; })) << PartsSum();
+  EXPECT_LE(FileBytes(), uint64_t{64} << 20);
+  EXPECT_EQ(Counter("arena.device_pinned_bytes"), 0u);
+}
+
+TEST_F(ResizeTest, AWorkerThatDoesNotUnpinIsNamedAndWhatItKeepsIsTold) {
+  cache::Options options = Shared(uint64_t{128} << 20);
+  options.unpin_within = std::chrono::milliseconds(0);
+  std::mutex mutex;
+  std::string log;
+  options.log = [&](cache::LogLevel, const std::string& line) {
+    const std::lock_guard lock(mutex);
+    log += line + "\n";
+  };
+  Open(options);
+  Fill(OpenSpace(identity_), 1, 8);
+  Attach(identity_);
+  const uint64_t slabs = Counter("arena.slabs_in_service");
+  ASSERT_TRUE(cache_->SetDevicePins(session_, FirstSlabs(slabs)).ok());
+  ASSERT_TRUE(cache_->SetBudgets(uint64_t{64} << 20, 0).ok());
+  EXPECT_TRUE(Until([&] { return PartsSum() <= uint64_t{64} << 20; })) << PartsSum();
+  EXPECT_TRUE(Until([&] {
+    const std::lock_guard lock(mutex);
+    return log.find("worker \"maps\" (pid 0) did not unpin in time") != std::string::npos;
+  })) << log;
+  EXPECT_GE(Counter("arena.device_kept_bytes"), uint64_t{16} << 20);
+  EXPECT_EQ(Counter("arena.device_pins_late"), 1u);
+  cache_.reset();  // before what it logs to
+}
+
+TEST_F(ResizeTest, PinsOfNoSessionOfNoArenaOrOfNoSlabAreRefused) {
+  Open(Shared(uint64_t{128} << 20));
+  OpenSpace(identity_);
+  EXPECT_TRUE(absl::IsNotFound(cache_->SetDevicePins({1}, "")));
+  const absl::Status copies = cache_->SetDevicePins(session_, "");
+  EXPECT_EQ(copies,
+            absl::FailedPreconditionError("device_pins: the session does not map the arena"));
+  Attach(identity_);
+  EXPECT_TRUE(cache_->SetDevicePins(session_, FirstSlabs(20)).ok());
+  const absl::Status beyond = cache_->SetDevicePins(session_, FirstSlabs(1 << 23));
+  EXPECT_TRUE(absl::IsInvalidArgument(beyond)) << beyond;
+  EXPECT_THAT(std::string(beyond.message()), HasSubstr("name slabs beyond the arena's "));
+}
+
 TEST_F(ResizeTest, WhatIsLeasedStaysWhereItIsUntilItIsReleased) {
   Open(Shared(uint64_t{128} << 20));
   const block::SpaceHandle space = OpenSpace(identity_);

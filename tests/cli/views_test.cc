@@ -96,6 +96,24 @@ TEST(StatusViewTest, ALimitedArenaStandsOut) {
               HasSubstr("arena limited by /dev/shm: 60.0 MiB; give that tmpfs room"));
 }
 
+TEST(StatusViewTest, MemoryThatIsPinnedForGpusIsTold) {
+  v1::GetStatsReply stats = SampleStats();
+  const auto count = [&](const char* name, uint64_t mib) {
+    v1::Count* counter = stats.add_counters();
+    counter->set_name(name);
+    counter->set_value(mib << 20);
+  };
+  EXPECT_THAT(Status(stats), Not(HasSubstr("gpus")));
+  count("arena.device_pinned_bytes", 5 << 10);
+  EXPECT_THAT(Status(stats), HasSubstr("gpus   5.0 GiB of the arena are pinned by workers\n"));
+  count("arena.device_awaited_bytes", 60);
+  count("arena.device_kept_bytes", 120);
+  EXPECT_THAT(Status(stats),
+              HasSubstr("gpus   5.0 GiB of the arena are pinned by workers, which were asked for "
+                        "60.0 MiB of it: that counts as used until they unpin it; 120.0 MiB beside "
+                        "the budget, which a worker does not give back: prefixd's log names it\n"));
+}
+
 TEST(StatusViewTest, APrivateArenaIsTold) {
   v1::GetStatsReply stats = SampleStats();
   stats.mutable_arena()->set_shared(false);
@@ -372,6 +390,25 @@ TEST(SessionsViewTest, AModelThatIsNotSharedStandsUnderItsSession) {
   EXPECT_EQ(json[0]["not_shared"][0]["model"], "gemma-3");
   EXPECT_EQ(json[0]["not_shared"][1]["reason"], "two\nlines");
   EXPECT_EQ(json[1]["not_shared"], nlohmann::json::array());
+}
+
+TEST(SessionsViewTest, WhatASessionHasPinnedForGpusStandsUnderIt) {
+  v1::ListSessionsReply reply = SampleSessions();
+  reply.mutable_sessions(0)->set_device_pinned_bytes(uint64_t{3} << 30);
+  EXPECT_THAT(SessionsView(reply), HasSubstr("64.0 MiB\n"
+                                             "  has 3.0 GiB of the arena pinned for GPUs\n"
+                                             "5f4a000000000000  worker-1 "));
+}
+
+TEST(BudgetViewTest, MemoryThatWorkersAreToUnpinIsTold) {
+  v1::SetBudgetsReply reply;
+  reply.set_ram_budget_bytes(uint64_t{2} << 30);
+  reply.set_ram_used_bytes(uint64_t{3} << 30);
+  reply.set_ram_over_bytes(uint64_t{1} << 30);
+  reply.set_awaited_bytes(uint64_t{60} << 20);
+  EXPECT_EQ(BudgetView(reply),
+            "ram  3.0 GiB of 2.0 GiB, 1.0 GiB are given back as leases and pins end, of these 60.0 "
+            "MiB as workers unpin them from GPUs\nssd  none\n");
 }
 
 TEST(LeasesViewTest, IsOneLineALease) {

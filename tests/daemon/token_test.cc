@@ -57,6 +57,7 @@ class TokenTest : public DaemonTest {
     *open.mutable_identity() = wire::ToProto(identity_);
     unary("open_space", cache.get(), &Stub::OpenSpace, open, v1::OpenSpaceReply());
     unary("not_shared", cache.get(), &Stub::NotShared, v1::NotSharedRequest(), v1::Ack());
+    unary("device_pins", cache.get(), &Stub::TellDevicePins, v1::DevicePinsRequest(), v1::Ack());
     unary("match", cache.get(), &Stub::Match, about, v1::AcquireReply());
     unary("acquire", cache.get(), &Stub::Acquire, about, v1::AcquireReply());
     unary("prefetch", cache.get(), &Stub::Prefetch, about, v1::PrefetchReply());

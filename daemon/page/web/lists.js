@@ -48,7 +48,10 @@ export function turnSpaces(direction) {
 
 // --- sessions ---
 
-const notes = (session) => session.not_shared.map((note) => `does not share ${note.model}: ${note.reason}`).join('; ');
+const notes = (session) => [
+  ...(session.device_pinned_bytes > 0 ? [`has ${bytes(session.device_pinned_bytes)} pinned for GPUs`] : []),
+  ...session.not_shared.map((note) => `does not share ${note.model}: ${note.reason}`),
+].join('; ');
 const SESSION_COLUMNS = [
   { name: 'worker', long: true, cell: (session) => session.worker || '(no name)' },
   { name: 'process', number: true, cell: (session) => (session.pid === 0 ? 'unknown' : String(session.pid)) },

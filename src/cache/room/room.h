@@ -62,7 +62,7 @@ class Room {
 
   // --- slabs.cc: the thread that retires slabs and backs them ahead of need ---
   // Retires one slab that is beyond the budget, and backs memory ahead. True: another slab is
-  // beyond the budget, call it again soon.
+  // beyond the budget, or waits for workers to unpin it; call it again soon.
   bool Step();
   void Run();  // until Stop
   void Stop() { slab_work_.Stop(); }
@@ -100,6 +100,8 @@ class Room {
   bool EmptyCheapestSlab() PREFIXD_REQUIRES(budget_mutex_);  // false: none is in use
   void ShrinkIndex() PREFIXD_REQUIRES(budget_mutex_);
   void SetIndexShare(uint64_t bytes) PREFIXD_REQUIRES(budget_mutex_);
+  // Takes slabs that workers had to unpin, and names workers that did not. True: some still wait.
+  bool AwaitsUnpinning();
   bool RetireSlab();  // false: every slab in service is within the budget
   bool WantsSlab() const;
   bool WantsMemoryAhead() const;  // the thread has something to do

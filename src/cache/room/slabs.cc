@@ -2,6 +2,10 @@
 // ahead of need: whole slabs get memory, and a step before where one is being filled is mapped too.
 #include <cstring>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/size.h"
 #include "cache/room/room.h"
 
 namespace prefixd::cache {
@@ -97,6 +101,22 @@ void Room::SlabsChanged() {
   slab_work_.Notify();
 }
 
+bool Room::AwaitsUnpinning() {
+  const ram::Arena::Leaving left = context_->arena->EndLeaving();
+  if (left.late_slots == 0) return left.waits;
+  for (const block::SessionInfo& session : tables_->sessions.List()) {
+    if (session.slot == block::kNoSlot || (left.late_slots >> session.slot & 1) == 0) continue;
+    context_->counters.Add("arena.device_pins_late");
+    context_->Log(
+        LogLevel::kWarning,
+        absl::StrCat("worker \"", absl::CHexEscape(session.worker), "\" (pid ", session.pid,
+                     ") did not unpin in time what prefixd gave back: up to ",
+                     base::FormatBytes(session.device_pinned_bytes),
+                     " may be in memory beside the budget"));
+  }
+  return left.waits;
+}
+
 bool Room::Step() {
   const bool retiring = RetireSlab();
   bool more = true;
@@ -106,7 +126,7 @@ bool Room::Step() {
     more = !retiring && WantsSlab();
     if (more) all_backed_ = !context_->arena->BackOneMore();
   }
-  return retiring;
+  return AwaitsUnpinning() || retiring;
 }
 
 void Room::Run() {

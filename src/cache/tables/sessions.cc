@@ -255,6 +255,7 @@ std::vector<block::SessionInfo> Sessions::List() const {
   std::vector<block::SessionInfo> list;
   absl::flat_hash_map<block::SessionName, uint64_t> bytes;
   for (const block::LeaseInfo& lease : ListLeases()) bytes[lease.holder] += lease.bytes;
+  const ram::DevicePins pins = context_->arena->device_pins();
   base::MutexLock lock(mutex_);
   for (const auto& [id, session] : sessions_) {
     const block::SessionName name = NameOf(id);
@@ -269,6 +270,9 @@ std::vector<block::SessionInfo> Sessions::List() const {
                     .leased_bytes = bytes[name],
                     .reservations = session->reservations.size(),
                     .staging_bytes = session->staging == nullptr ? 0 : session->staging->bytes()});
+    if (session->slot != nullptr) {
+      list.back().device_pinned_bytes = pins.slot_bytes[session->slot->slot()];
+    }
     for (const auto& [model, note] : session->not_shared)
       list.back().not_shared.push_back({.model = model, .reason = note.reason()});
   }

@@ -1,4 +1,9 @@
-// Sessions begin, and say which models they serve without sharing their caches.
+// Sessions begin, say which models they serve without sharing their caches, and what they have
+// pinned for devices.
+#include <span>
+
+#include "absl/strings/str_cat.h"
+
 #include "base/status.h"
 #include "cache/verbs/verbs.h"
 
@@ -24,6 +29,23 @@ bool NoteRefused(Sessions& sessions, block::SessionId id, const block::NotShared
   if (!session.ok()) return false;
   const absl::StatusOr<bool> news = sessions.NoteReason(*session, note, &NotSharedNote::refused);
   return news.ok() && *news;
+}
+
+absl::Status SetDevicePins(const Context& context, const Sessions& sessions, Room& room,
+                           block::SessionId id, std::string_view slabs) {
+  PREFIXD_ASSIGN_OR_RETURN(const SessionPtr session, sessions.Find(id, "device_pins"));
+  if (session->slot == nullptr) {
+    return absl::FailedPreconditionError("device_pins: the session does not map the arena");
+  }
+  const uint64_t bits = context.arena->slabs(), most = (bits + 7) / 8;
+  if (slabs.size() > most ||
+      (slabs.size() == most && bits % 8 != 0 && static_cast<uint8_t>(slabs.back()) >> bits % 8)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_pins: ", slabs.size(), " bytes name slabs beyond the arena's ", bits));
+  }
+  context.arena->SetDevicePins(session->slot->slot(), std::as_bytes(std::span(slabs)));
+  room.SlabsChanged();
+  return absl::OkStatus();
 }
 
 }  // namespace prefixd::cache::verbs

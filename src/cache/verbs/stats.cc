@@ -13,8 +13,9 @@ std::vector<block::NamedCount> RamParts(const Context& context, const Tables& ta
   // A shared arena's slabs have memory from when they enter service, a private one's when they are
   // used.
   const uint64_t slabs = context.arena->shared() ? arena.slabs_in_service : arena.slabs_in_use;
+  const uint64_t awaited_bytes = context.arena->device_pins().awaited_bytes;
   std::vector<block::NamedCount> parts = {
-      {"arena", slabs * arena.slab_bytes},
+      {"arena", slabs * arena.slab_bytes + awaited_bytes},
       {"arena tables", arena.table_bytes},
       {"index", context.index->Counts().memory_bytes},
       {"in_flight", context.in_flight_bytes.load() + tables.sessions.announced_bytes()},
@@ -63,6 +64,10 @@ void AddArena(const Context& context, block::Stats* stats) {
   stats->counters.push_back({"arena.shared", context.arena->shared() ? 1u : 0u});
   stats->counters.push_back({"arena.held_by_another", context.arena_held ? 1u : 0u});
   stats->counters.push_back({"arena.slabs_in_service", arena.slabs_in_service});
+  const ram::DevicePins pins = context.arena->device_pins();
+  stats->counters.push_back({"arena.device_pinned_bytes", pins.bytes});
+  stats->counters.push_back({"arena.device_awaited_bytes", pins.awaited_bytes});
+  stats->counters.push_back({"arena.device_kept_bytes", pins.kept_bytes});
   stats->counters.push_back({"longest_hold_us.arena", Micros(arena.longest_hold)});
 }
 

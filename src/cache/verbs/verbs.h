@@ -35,6 +35,8 @@ BegunSession BeginSession(const Context& context, IndexLoader& index_loader, Ses
 bool NoteRefused(Sessions& sessions, block::SessionId session, const block::NotShared& note);
 absl::StatusOr<bool> NoteNotShared(Sessions& sessions, block::SessionId session,
                                    const block::NotShared& note);
+absl::Status SetDevicePins(const Context& context, const Sessions& sessions, Room& room,
+                           block::SessionId session, std::string_view slabs);
 absl::StatusOr<OpenedSpace> OpenSpace(const Context& context, Tables& tables, Room& room,
                                       SpaceBoard& board, block::SessionId session,
                                       block::SpaceIdentity identity);

@@ -1,0 +1,82 @@
+// Slabs that workers have pinned for devices. The kernel keeps pinned memory whatever is punched,
+// so a slab that leaves service gives its memory back once its workers have unpinned it. It counts
+// as in use until then. A worker that does not answer is waited for once.
+#include <bit>
+#include <utility>
+
+#include "os/memory.h"
+#include "ram/arena.h"
+#include "ram/shared_file.h"
+
+namespace prefixd::ram {
+
+void Arena::SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) {
+  const uint64_t bit = uint64_t{1} << slot;
+  base::MutexLock lock(mutex_);
+  late_slots_ &= ~bit;
+  for (size_t i = 0; i < slabs_.size(); ++i) {
+    const auto bits = i / 8 < slabs.size() ? std::to_integer<uint32_t>(slabs[i / 8]) : 0;
+    const bool pinned = (bits >> i % 8 & 1) != 0;
+    slabs_[i].pinned_by = pinned ? slabs_[i].pinned_by | bit : slabs_[i].pinned_by & ~bit;
+  }
+  EndLeavingLocked();
+}
+
+bool Arena::IsAwaited(uint32_t index) const {
+  return (slabs_[index].pinned_by & ~late_slots_) != 0;
+}
+
+void Arena::TakeMemory(uint32_t index) {
+  if (file_ == nullptr) {
+    os::DropPrivatePages(base_ + index * shape_.slab_bytes, shape_.slab_bytes);
+  } else {
+    file_->Punch(file_->DataOffset(index), shape_.slab_bytes);
+  }
+  idle_slabs_.insert(index);
+}
+
+void Arena::EndLeavingLocked() {
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto& [index, until] : leaving_) {
+    if (!IsAwaited(index) || now < until) continue;
+    new_late_slots_ |= slabs_[index].pinned_by & ~late_slots_;
+    late_slots_ |= slabs_[index].pinned_by;
+  }
+  const size_t waited = leaving_.size();
+  for (auto slab = leaving_.begin(); slab != leaving_.end();) {
+    const uint32_t index = slab->first;
+    if (IsAwaited(index)) {
+      ++slab;
+    } else {
+      TakeMemory(index);
+      slab = leaving_.erase(slab);
+    }
+  }
+  if (leaving_.size() < waited) backed_.NotifyAll();
+}
+
+Arena::Leaving Arena::EndLeaving() {
+  base::MutexLock lock(mutex_);
+  if (!leaving_.empty()) EndLeavingLocked();
+  return {.waits = !leaving_.empty(), .late_slots = std::exchange(new_late_slots_, 0)};
+}
+
+DevicePins Arena::device_pins() const {
+  DevicePins pins;
+  base::MutexLock lock(mutex_);
+  for (uint32_t i = 0; i < slabs_.size(); ++i) {
+    if (slabs_[i].pinned_by == 0) continue;
+    pins.bytes += shape_.slab_bytes;
+    if (leaving_.contains(i)) {
+      pins.awaited_bytes += shape_.slab_bytes;
+    } else if (!slabs_[i].in_service) {
+      pins.kept_bytes += shape_.slab_bytes;
+    }
+    for (uint64_t slots = slabs_[i].pinned_by; slots != 0; slots &= slots - 1) {
+      pins.slot_bytes[static_cast<size_t>(std::countr_zero(slots))] += shape_.slab_bytes;
+    }
+  }
+  return pins;
+}
+
+}  // namespace prefixd::ram
