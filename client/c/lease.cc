@@ -256,6 +256,8 @@ prefixd_status prefixd_lease_arena(const prefixd_lease* lease, prefixd_arena* ou
       arena.slab_bytes = view->slab_bytes;
       arena.service = reinterpret_cast<const uint64_t*>(view->service);
       arena.service_stride = view->service_stride;
+      arena.tell = view->tell;
+      arena.teller = view->teller;
       arena.mapping = new std::shared_ptr<const void>(view->mapping);
     }
     Give(arena, out);

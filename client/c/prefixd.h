@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_ABI_VERSION 15
+#define PREFIXD_ABI_VERSION 16
 #if defined(__GNUC__)
 #define PREFIXD_API __attribute__((visibility("default")))
 #else
@@ -438,6 +438,13 @@ typedef struct prefixd_arena {
   const uint64_t* service;
   uint64_t service_stride;
   void* mapping;  // keeps it, whatever becomes of leases, client and daemon
+  // Since version 16; for prefixd_cuda_pin_options. Call it with pinned = 1 before the slabs
+  // [slab, slab + slabs) are pinned for a device, look at `service` again, and call it with 0 once
+  // they are not pinned any more; each device for itself. prefixd waits a while for what leaves
+  // service, and its stats say what is pinned. Returns 0 if prefixd does not know yet: call it
+  // again, with slabs = 0, until it does. May take 1 s. Not after prefixd_drop_arena().
+  int (*tell)(void* teller, uint64_t slab, uint64_t slabs, int pinned);
+  void* teller;
 } prefixd_arena;
 // Gives the mapping that the lease's pages are read from, to be given back by
 // prefixd_drop_arena(). After prefixd restarts, new leases may have another one.

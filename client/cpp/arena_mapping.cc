@@ -64,6 +64,9 @@ absl::StatusOr<std::shared_ptr<const ArenaMapping>> ArenaMapping::Map(base::Desc
   mapping->file_.MakeLarge();
   PREFIXD_RETURN_IF_ERROR(
       Check(*reinterpret_cast<const block::ArenaHeader*>(mapping->file_.data()), shape));
+  const std::optional<ArenaView> view = mapping->View();
+  mapping->device_pins_ =
+      std::make_unique<DevicePins>(view.has_value() ? view->bytes / view->slab_bytes : 0);
   return mapping;
 }
 
@@ -79,7 +82,9 @@ std::optional<ArenaView> ArenaMapping::View() const {
                    .bytes = slabs * header.slab_bytes,
                    .slab_bytes = header.slab_bytes,
                    .service = &records->service,
-                   .service_stride = sizeof(block::SlabRecord) / sizeof(uint64_t)};
+                   .service_stride = sizeof(block::SlabRecord) / sizeof(uint64_t),
+                   .tell = &DevicePins::TellTo,
+                   .teller = device_pins_.get()};
 }
 
 bool ArenaMapping::AreFiles(int arena, int lock) const {

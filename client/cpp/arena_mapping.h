@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/descriptor.h"
+#include "device_pins.h"
 #include "os/held_file.h"
 #include "prefixd/client.h"
 
@@ -46,6 +47,8 @@ class ArenaMapping {
   std::span<const std::byte> file() const { return {file_.data(), file_bytes_}; }
   // What a device needs to pin it, without a reference. nullopt if the header was overwritten.
   std::optional<ArenaView> View() const;
+  // What this process has pinned of it for devices.
+  DevicePins& device_pins() const { return *device_pins_; }
   // Whether the descriptors are those of this arena and its lock.
   bool AreFiles(int arena, int lock) const;
 
@@ -69,6 +72,7 @@ class ArenaMapping {
   os::HeldMapping file_;
   const uint64_t file_bytes_;
   const uint64_t data_offset_;
+  std::unique_ptr<DevicePins> device_pins_;
 };
 
 }  // namespace prefixd::client

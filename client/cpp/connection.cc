@@ -237,7 +237,7 @@ bool Connection::AttachOnce() {
     } else if (event.has_attached()) {
       std::shared_ptr<Attachment> attachment = TakeOver(event);
       session = attachment->session();
-      observer_->Attached(*session);
+      observer_->Attached(*attachment);
       Announce(std::move(attachment));
     }
   }

@@ -36,7 +36,7 @@ class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
   // Called before attachment() and session() give the session to anybody else.
-  virtual void Attached(const Session& session) = 0;
+  virtual void Attached(const Attachment& attachment) = 0;
   virtual void Event(const Session& session, const v1::SessionEvent& event) = 0;
   // Called after they have stopped giving it.
   virtual void Ended(const Session& session) = 0;

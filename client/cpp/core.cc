@@ -11,7 +11,8 @@ using std::chrono::steady_clock;
 
 constexpr size_t kLoadThreads = 4;
 constexpr size_t kStoreThreads = 4;
-constexpr std::chrono::seconds kReopenDeadline{2};    // for all spaces, on the attaching thread
+constexpr std::chrono::seconds kReopenDeadline{2};  // for all spaces, on the attaching thread
+constexpr std::chrono::seconds kTellPinsDeadline{1};
 constexpr std::chrono::seconds kFarewellDeadline{1};  // for what still waits when the client ends
 
 }  // namespace
@@ -51,7 +52,29 @@ absl::StatusOr<OpenedUnder> Core::Open(SpaceState& space, base::Deadline deadlin
   return opened;
 }
 
-void Core::Attached(const Session& session) {
+// Code that pins may call as long as the mapping lives, which may be longer than this.
+void Core::TellDevicePins(const Attachment& attachment) {
+  if (attachment.arena() == nullptr) return;
+  const auto send = [session = attachment.session(),
+                     connection = std::weak_ptr<Connection>(connection_)](
+                        const std::string& slabs) -> absl::Status {
+    const auto open = connection.lock();
+    if (open == nullptr) return absl::NotFoundError("client: closed");
+    v1::DevicePinsRequest request;
+    request.set_session(session.id);
+    request.set_slabs(slabs);
+    return open
+        ->Call(&Connection::Stub::TellDevicePins, session, request,
+               steady_clock::now() + kTellPinsDeadline)
+        .status();
+  };
+  attachment.arena()->device_pins().Begin(send);
+}
+
+void Core::Attached(const Attachment& attachment) {
+  const Session& session = attachment.session();
+  // First: what a daemon that restarted gives back may be pinned.
+  TellDevicePins(attachment);
   board_.Begin(session);
   std::vector<std::weak_ptr<SpaceState>> spaces;
   {

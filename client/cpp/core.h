@@ -53,7 +53,8 @@ class Core final : public SessionObserver {
   void Stop() PREFIXD_EXCLUDES(mutex_);
 
  private:
-  void Attached(const Session& session) override PREFIXD_EXCLUDES(mutex_);
+  void Attached(const Attachment& attachment) override PREFIXD_EXCLUDES(mutex_);
+  void TellDevicePins(const Attachment& attachment);
   void Event(const Session& session, const v1::SessionEvent& event) override;
   void Ended(const Session& session) override;
 

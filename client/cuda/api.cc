@@ -147,6 +147,8 @@ prefixd_cuda_arena* prefixd_cuda_pin(prefixd_cuda* cuda, const void* base, uint6
                       .slice_bytes = with.slice_bytes == 0 ? kSliceBytes : with.slice_bytes,
                       .service = reinterpret_cast<const std::atomic<uint64_t>*>(with.service),
                       .service_stride = with.service_stride,
+                      .tell = with.tell,
+                      .teller = with.teller,
                       .pause_us = with.pause_us,
                       .background = with.background != 0});
       if (arena.ok()) {

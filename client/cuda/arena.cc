@@ -13,7 +13,7 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery(500);
+constexpr std::chrono::milliseconds kLookEvery(100);
 
 }  // namespace
 
@@ -50,8 +50,15 @@ Arena::~Arena() {
   if (thread_.joinable()) thread_.join();
   cudaSetDevice(options_.device);
   for (size_t i = 0; i < slices_.count(); ++i) {
-    if (slices_.RegisteredOf(i) != 0) Unpin(i);
+    const size_t first = i;
+    for (; i < slices_.count() && slices_.RegisteredOf(i) != 0; ++i) Unpin(i);
+    if (i > first) Tell(first, i - first, false);
   }
+}
+
+void Arena::Tell(size_t first, size_t slices, bool pinned) {
+  if (options_.tell == nullptr || options_.service == nullptr) return;
+  told_ = options_.tell(options_.teller, first, slices, pinned ? 1 : 0) != 0;
 }
 
 bool Arena::Pause(std::chrono::microseconds time) {
@@ -69,15 +76,16 @@ void Arena::Follow() {
 // here. Memory that a slab loses while it is being registered is not what readers take for pinned.
 bool Arena::Step() {
   cudaSetDevice(options_.device);
+  if (!told_) Tell(0, 0, false);
+  UnpinLost();
   uint64_t bytes = 0;
   for (size_t i = 0; i < slices_.count(); ++i) {
-    const uint64_t memory = slices_.MemoryOf(i), registered = slices_.RegisteredOf(i);
-    if (registered != 0 && registered != memory) Unpin(i);
+    const uint64_t memory = slices_.MemoryOf(i);
     if (!Slices::HasMemory(memory)) continue;
     bytes += slices_.At(i).bytes;
-    if (registered == memory || refused_[i] == memory) continue;
-    Pin(i, memory);
+    if (slices_.RegisteredOf(i) != 0 || refused_[i] == memory || !Pin(i, memory)) continue;
     if (!Pause(std::chrono::microseconds(options_.pause_us))) return false;
+    UnpinLost();  // the daemon waits for it, and pinning all may take minutes
   }
   const std::lock_guard lock(mutex_);
   progress_.bytes = bytes;
@@ -85,22 +93,38 @@ bool Arena::Step() {
   return true;
 }
 
-void Arena::Pin(size_t i, uint64_t memory) {
+void Arena::UnpinLost() {
+  for (size_t i = 0; i < slices_.count(); ++i) {
+    const uint64_t registered = slices_.RegisteredOf(i);
+    if (registered == 0 || registered == slices_.MemoryOf(i)) continue;
+    Unpin(i);
+    Tell(i, 1, false);
+  }
+}
+
+bool Arena::Pin(size_t i, uint64_t memory) {
+  Tell(i, 1, true);
+  if (slices_.MemoryOf(i) != memory) {  // lost before the daemon knew
+    Tell(i, 1, false);
+    return false;
+  }
   const Slice slice = slices_.At(i);
   // The driver only reads what is registered read-only; its signature asks for void*.
   auto* const at = const_cast<std::byte*>(options_.base + slice.offset);
   const cudaError_t error =
       cudaHostRegister(at, slice.bytes, cudaHostRegisterReadOnly | cudaHostRegisterMapped);
+  if (error != cudaSuccess) Tell(i, 1, false);
   const std::lock_guard lock(mutex_);
   if (error == cudaSuccess) {
     slices_.SetRegistered(i, memory);
     progress_.pinned_bytes += slice.bytes;
     ++progress_.pinned_slices;
-    return;
+    return true;
   }
   cudaGetLastError();
   refused_[i] = memory;
   if (progress_.refused_slices++ == 0) progress_.why_refused = cudaGetErrorString(error);
+  return true;
 }
 
 void Arena::Unpin(size_t i) {

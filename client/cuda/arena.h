@@ -30,6 +30,8 @@ class Arena {
     uint64_t slab_bytes = 0, slice_bytes = 0;
     const std::atomic<uint64_t>* service = nullptr;  // as Slices::Options has it
     size_t service_stride = 0;
+    int (*tell)(void* teller, uint64_t slab, uint64_t slabs, int pinned) = nullptr;  // or null
+    void* teller = nullptr;
     uint32_t pause_us = 0;
     bool background = false;
   };
@@ -63,14 +65,19 @@ class Arena {
   // stop.
   bool Step();
   void Follow();
-  void Pin(size_t i, uint64_t memory);
+  // Returns whether it kept other CUDA calls waiting.
+  bool Pin(size_t i, uint64_t memory);
+  void UnpinLost();
   void Unpin(size_t i);
+  // Tells the daemon, where Options say how, what is about to be pinned or was unpinned.
+  void Tell(size_t first, size_t slices, bool pinned);
   // Returns false when it was told to stop.
   bool Pause(std::chrono::microseconds time);
 
   const Options options_;
   Slices slices_;
   std::vector<uint64_t> refused_;  // memory of each slice that the driver refused; Step() alone
+  bool told_ = true;               // the daemon knows what is pinned; Step() alone
   mutable std::mutex mutex_;       // guards progress_ and stop_
   std::condition_variable stopped_;
   Progress progress_;

@@ -97,7 +97,8 @@ class PagedAttention {
   // `from` must stay as it is until the next Finish() or Read().
   virtual void Load(std::span<const BlockTableEntry> from, std::span<std::byte* const> to) = 0;
   // Says that pages to load lie in this mapping of the daemon's memory, which the device may pin;
-  // it keeps the mapping while it does. Another one takes the place of the one before.
+  // it keeps the mapping while it does. One that it has changes nothing; another one takes its
+  // place.
   virtual void UseArena(const ArenaView& arena) = 0;
   struct Pinned {
     uint64_t bytes = 0;   // of the mapping, which the device reads without a copy by the CPU

@@ -151,18 +151,10 @@ absl::Status DeviceKv::Load(uint32_t layer, const LayerShape& shape, Layer* on_d
     to.push_back(page);
     on_device->pages.push_back(PageOf(page, entry.format));
   }
-  TellArena();
+  if (const std::optional<ArenaView> arena = step_.sequence->arena()) attention_.UseArena(*arena);
   attention_.Load(from, to);
   on_device->tokens = blocks * grid_;
   return absl::OkStatus();
-}
-
-// A daemon that came back with another arena has another mapping.
-void DeviceKv::TellArena() {
-  const std::optional<ArenaView> arena = step_.sequence->arena();
-  if (!arena.has_value() || arena->mapping == arena_) return;
-  arena_ = arena->mapping;
-  attention_.UseArena(*arena);
 }
 
 float* DeviceKv::Keep(const float* keys, size_t stride) {

@@ -105,7 +105,6 @@ class DeviceKv {
   absl::StatusOr<std::byte*> NewPage(uint32_t format);
   // Loads what the sequence has before the step and the device lacks, in whole blocks.
   absl::Status Load(uint32_t layer, const LayerShape& shape, Layer* on_device);
-  void TellArena();
   absl::Status CheckUnseen(uint32_t layer, const LayerShape& shape, uint32_t block) const;
   // Copies the step's rows of K | V to the place of kept_rows_ that is next.
   float* Keep(const float* keys, size_t stride);
@@ -125,7 +124,6 @@ class DeviceKv {
   const std::shared_ptr<PagePool> pool_;
   uint32_t grid_ = 0;
   Step step_;
-  std::shared_ptr<const void> arena_;  // the mapping that the device knows
   // The format of the block that the step begins, once a layer's has been appended.
   std::optional<uint32_t> new_format_;
   std::vector<Kept> kept_;  // of this step, in the order of kept_rows_

@@ -103,7 +103,9 @@ void CudaPagedAttention::Load(std::span<const BlockTableEntry> from,
   loads_.push_back(load);
 }
 
+// A daemon that came back with another arena has another mapping.
 void CudaPagedAttention::UseArena(const ArenaView& arena) {
+  if (arena.mapping == mapping_) return;
   Unpin();
   mapping_ = arena.mapping;
   prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
@@ -112,6 +114,8 @@ void CudaPagedAttention::UseArena(const ArenaView& arena) {
   options.pause_us = kPinPauseUs;
   options.service = reinterpret_cast<const uint64_t*>(arena.service);
   options.service_stride = arena.service_stride;
+  options.tell = arena.tell;
+  options.teller = arena.teller;
   arena_ = prefixd_cuda_pin(context_, arena.base, arena.bytes, &options);
   why_not_pinned_ = arena_ != nullptr ? "" : prefixd_cuda_last_error();
 }

@@ -1,7 +1,11 @@
 // An arena is pinned through a mapping that this process may only read, slice by slice.
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -136,11 +140,15 @@ struct Service {
   std::atomic<uint64_t> words[4] = {block::Guarded(1), block::Guarded(0), block::Guarded(7),
                                     block::Guarded(2)};
 
-  prefixd_cuda_arena* Pin(const ArenaFile& file) {
+  prefixd_cuda_arena* Pin(const ArenaFile& file,
+                          int (*tell)(void*, uint64_t, uint64_t, int) = nullptr,
+                          void* teller = nullptr) {
     prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
     options.slab_bytes = 2 * kMiB;
     options.service = reinterpret_cast<const uint64_t*>(words);
     options.service_stride = 1;
+    options.tell = tell;
+    options.teller = teller;
     return prefixd_cuda_pin(Gpu(), file.reader(), 8 * kMiB, &options);
   }
   void Change(size_t slab) { words[slab] = block::NextService(words[slab]); }
@@ -202,6 +210,70 @@ TEST(PinTest, WhatWasPunchedAndIsInServiceAgainIsReadAsItIsNow) {
   Fill(file, 11);
   ExpectCopied(file, 0, 8 * kMiB);
   prefixd_cuda_unpin(arena);
+}
+
+// What a daemon hears of one device's pins, and that it hears of a slab before it is pinned and
+// after it was unpinned.
+struct Teller {
+  const std::byte* base = nullptr;
+  prefixd_cuda_arena* arena = nullptr;
+  std::mutex mutex;
+  std::set<uint64_t> pinned;
+  uint64_t early = 0, calls = 0;
+  bool hears = true;
+
+  static int Tell(void* teller, uint64_t slab, uint64_t slabs, int now_pinned) {
+    auto* const self = static_cast<Teller*>(teller);
+    const std::lock_guard lock(self->mutex);
+    ++self->calls;
+    for (uint64_t i = slab; i < slab + slabs; ++i) {
+      const void* const at = self->base + i * 2 * kMiB;
+      cudaPointerAttributes attributes = {};
+      const bool registered = cudaPointerGetAttributes(&attributes, at) == cudaSuccess &&
+                              attributes.type == cudaMemoryTypeHost;
+      cudaGetLastError();
+      if (registered) ++self->early;
+      if (now_pinned != 0) {
+        self->pinned.insert(i);
+      } else {
+        self->pinned.erase(i);
+      }
+    }
+    return self->hears ? 1 : 0;
+  }
+  std::set<uint64_t> Pinned() {
+    const std::lock_guard lock(mutex);
+    return pinned;
+  }
+  uint64_t Calls() {
+    const std::lock_guard lock(mutex);
+    return calls;
+  }
+};
+
+TEST(PinTest, TheDaemonHearsOfASlabBeforeItIsPinnedAndAfterItWasUnpinned) {
+  SKIP_WITHOUT_GPU();
+  const ArenaFile file(8 * kMiB);
+  Service service;
+  Teller teller;
+  teller.base = file.reader();
+  prefixd_cuda_arena* arena = service.Pin(file, &Teller::Tell, &teller);
+  ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
+  EXPECT_EQ(teller.Pinned(), (std::set<uint64_t>{0, 2}));
+  service.Change(2);
+  service.Change(3);
+  EXPECT_TRUE(Until([&] { return teller.Pinned() == std::set<uint64_t>{0, 3}; }));
+  {
+    const std::lock_guard lock(teller.mutex);
+    teller.hears = false;
+  }
+  service.Change(1);
+  EXPECT_TRUE(Until([&] { return teller.Pinned() == std::set<uint64_t>{0, 1, 3}; }));
+  const uint64_t before = teller.Calls();
+  EXPECT_TRUE(Until([&] { return teller.Calls() > before + 1; })) << "it is told until it hears";
+  prefixd_cuda_unpin(arena);
+  EXPECT_EQ(teller.Pinned(), std::set<uint64_t>{});
+  EXPECT_EQ(teller.early, 0u);
 }
 
 TEST(PinTest, SlabsThatCannotBeThoseOfAnArenaAreRefused) {

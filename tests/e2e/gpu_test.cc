@@ -1,6 +1,9 @@
 // prefixd-worker --device cuda through the real daemon, beside --device cpu:
 // the same tokens, the same hits, and each finds what the other stored. What
 // needs a GPU is skipped where none is.
+#include <atomic>
+#include <thread>
+
 #include "tests/e2e/fixture.h"
 
 namespace prefixd::testing {
@@ -174,6 +177,29 @@ TEST_F(GpuTest, PrefixdsMemoryIsPinnedFromTheFirstHitOnAndTheBytesStayRight) {
     }
   }
   EXPECT_TRUE(is_pinned);
+  StopDaemon();
+}
+
+TEST_F(GpuTest, PrefixdKnowsWhatAWorkerHasPinnedAndForgetsItWhenTheWorkerEnds) {
+  const std::string why = WhyNoGpu();
+  if (!why.empty()) GTEST_SKIP() << why;
+  const std::string prompt = Corpus(0, 700);
+  StartDaemon();
+  Answer({prompt}, "cpu", address(), {"--kv-bits", "8"});
+  const auto pinned = [&] {
+    return Ctl({"stats"})["counters"]["arena.device_pinned_bytes"].get<uint64_t>();
+  };
+  EXPECT_EQ(pinned(), 0u);
+  std::atomic<bool> done{false};
+  uint64_t most_pinned = 0;
+  std::thread answers([&] {
+    Answer(std::vector<std::string>(200, prompt), "cuda", address(), {"--kv-bits", "8"});
+    done = true;
+  });
+  while (!done && most_pinned == 0) most_pinned = pinned();
+  answers.join();
+  EXPECT_GT(most_pinned, 0u);
+  EXPECT_EQ(pinned(), 0u) << "the worker has ended";
   StopDaemon();
 }
 

@@ -14,7 +14,7 @@ import test_quantized
 import test_tensors
 import torch
 from models import answer, prompt
-from prefixd import mlx_affine
+from prefixd import mlx_affine, raw
 from prefixd.transformers.paged_layers import Paged
 from prefixd_process import wait_for
 from support import TransformersTest
@@ -85,6 +85,31 @@ class LoadingOnAGpu(test_tensors.Loading):
             self.assertTrue(torch.equal(sides.cpu(), self.gathered(own, 0)))
             done, size, why = pinned.progress()
             self.assertEqual((done, why), (size, ""))
+
+    def test_a_smaller_budget_takes_pinned_memory_once_it_is_unpinned(self):
+        def counter(name):
+            return self.daemon.control("stats")["counters"].get(f"arena.{name}", 0)
+
+        space, count = self.open([raw("bfloat16")], heads=32), 1_500
+        for seed in (50, 51):
+            self.store(space, self.tokens(seed, count), self.rows(seed, tokens=count, heads=32))
+        lease = self.acquire(space, self.tokens(51, count))
+        pinned = prefixd.torch.gpu().pin(lease)
+        self.addCleanup(pinned.unpin)
+        before = pinned.progress()[0]
+        self.assertGreater(before, 140 << 20)
+        self.assertEqual(counter("device_pinned_bytes"), before)
+        self.assertIsNotNone(self.daemon.control("budget", "--ram", "180MiB"))
+        self.addCleanup(self.daemon.control, "budget", "--ram", "256MiB")
+        wait_for("slabs to leave", lambda: counter("device_pinned_bytes") < before)
+        wait_for("all to be unpinned", lambda: counter("device_awaited_bytes") == 0)
+        self.assertEqual(counter("device_pins_late"), 0)
+        self.assertEqual(counter("device_kept_bytes"), 0)
+        sides = torch.zeros(2, 32, count, DIM, dtype=torch.bfloat16, device=self.device)
+        prefixd.torch.load(lease, {0: sides}).end()
+        self.assertTrue(torch.equal(sides, self.rows(51, tokens=count, heads=32)[0]))
+        pinned.unpin()
+        wait_for("nothing to be pinned", lambda: counter("device_pinned_bytes") == 0)
 
 
 def lease_layers():

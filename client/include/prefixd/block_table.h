@@ -36,6 +36,12 @@ struct ArenaView {
   // the memory that was pinned, which a slab with a leased page does not.
   const std::atomic<uint64_t>* service = nullptr;
   size_t service_stride = 0;
+  // Call it with pinned = 1 before [slab, slab + slabs) is pinned for a device, look at `service`
+  // again, and call it with 0 once they are not pinned any more; each device for itself. prefixd
+  // waits a while for what leaves service, and stats say what is pinned. Returns 0 if prefixd does
+  // not know yet: call it again, with slabs = 0, until it does. May take 1 s.
+  int (*tell)(void* teller, uint64_t slab, uint64_t slabs, int pinned) = nullptr;
+  void* teller = nullptr;  // as long as `mapping`
 };
 
 }  // namespace prefixd

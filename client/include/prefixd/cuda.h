@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define PREFIXD_CUDA_ABI_VERSION 5
+#define PREFIXD_CUDA_ABI_VERSION 6
 
 // Returns the library's version. Must be at least PREFIXD_CUDA_ABI_VERSION of the caller's header.
 PREFIXD_API uint32_t prefixd_cuda_abi_version(void);
@@ -84,6 +84,10 @@ typedef struct prefixd_cuda_pin_options {
   // slab.
   const uint64_t* service;
   uint64_t service_stride;
+  // Since version 6: those of prefixd_lease_arena(). prefixd then waits until a slab that leaves
+  // service is not pinned any more before it takes its memory, and says how much is pinned.
+  int (*tell)(void* teller, uint64_t slab, uint64_t slabs, int pinned);
+  void* teller;
 } prefixd_cuda_pin_options;
 
 // Pins the mapping [base, base + bytes), which may be PROT_READ: the GPU can then read it and never
@@ -91,8 +95,9 @@ typedef struct prefixd_cuda_pin_options {
 // loads copy what is in them through a bounce buffer. `options` may be NULL.
 //
 // With `service`, base, bytes and slab_bytes of prefixd_lease_arena(): the slabs in service are
-// pinned, and until prefixd_cuda_unpin() a thread looks every half second for those that came into
-// service, and unpins those that left it. Until then such a slab is read through the bounce buffer.
+// pinned, and until prefixd_cuda_unpin() a thread looks every tenth of a second for those that came
+// into service, and unpins those that left it. Until then such a slab is read through the bounce
+// buffer.
 // Without it every page of the mapping's file is allocated, which is more than the daemon's budget,
 // and the file must not be truncated, nor have holes punched: the GPU would read the old pages.
 PREFIXD_API prefixd_cuda_arena* prefixd_cuda_pin(prefixd_cuda* cuda, const void* base,

@@ -16,7 +16,7 @@ from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Callable
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 OK, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3
 DEADLINE, EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 4, 5, 6, 7
 
@@ -245,6 +245,8 @@ class Arena(_Sized):
         ("service", c_void_p),
         ("service_stride", c_uint64),
         ("mapping", c_void_p),
+        ("tell", c_void_p),
+        ("teller", c_void_p),
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from ._abi import Block, Format, PageName, Planes, TensorFormat, _Sized
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 F8 = 16  # dtype of a Tensor: float8_e4m3fn
 VALUES_KEY_PREFIX = 3  # V is the first elements of K, which pages hold alone
@@ -40,6 +40,8 @@ class PinOptions(_Sized):
         ("background", c_uint32),
         ("service", c_void_p),
         ("service_stride", c_uint64),
+        ("tell", c_void_p),
+        ("teller", c_void_p),
     ]
 
 

@@ -62,7 +62,7 @@ class Gpu:
         self, lease: Lease, *, background: bool = False, pause_us: int = 0
     ) -> Pinned | None:
         """Pins the daemon's memory, so that loads read it where it lies: what has pages now, and
-        what gets some later, within a second. `lease`: any that is read in place; it may be
+        what gets some later, within a second. prefixd knows what is pinned. `lease`: any that is read in place; it may be
         released then. Returns None where no memory is shared."""
         arena = _arena_of(lease)
         return None if arena is None else self._pin(lease, arena, background, pause_us)
@@ -90,6 +90,8 @@ class Gpu:
             pause_us=pause_us,
             service=arena.service,
             service_stride=arena.service_stride,
+            tell=arena.tell,
+            teller=arena.teller,
         )
         return Pinned(self, lease._lib, arena, options)
 
