@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status.h"
-#include "errors.h"
+#include "registrations.h"
 
 namespace prefixd::cuda {
 namespace {
@@ -109,11 +109,10 @@ bool Arena::Pin(size_t i, uint64_t memory) {
     return false;
   }
   const Slice slice = slices_.At(i);
-  // The driver only reads what is registered read-only; its signature asks for void*.
-  auto* const at = const_cast<std::byte*>(options_.base + slice.offset);
   const cudaError_t error =
-      cudaHostRegister(at, slice.bytes, cudaHostRegisterReadOnly | cudaHostRegisterMapped);
+      Registrations::OfProcess().Add(options_.base + slice.offset, slice.bytes, memory);
   if (error != cudaSuccess) Tell(i, 1, false);
+  if (error == cudaErrorNotReady) return false;  // until another GPU's arena has unpinned it
   const std::lock_guard lock(mutex_);
   if (error == cudaSuccess) {
     slices_.SetRegistered(i, memory);
@@ -121,7 +120,6 @@ bool Arena::Pin(size_t i, uint64_t memory) {
     ++progress_.pinned_slices;
     return true;
   }
-  cudaGetLastError();
   refused_[i] = memory;
   if (progress_.refused_slices++ == 0) progress_.why_refused = cudaGetErrorString(error);
   return true;
@@ -130,9 +128,7 @@ bool Arena::Pin(size_t i, uint64_t memory) {
 void Arena::Unpin(size_t i) {
   const Slice slice = slices_.At(i);
   slices_.SetRegistered(i, 0);
-  if (cudaHostUnregister(const_cast<std::byte*>(options_.base + slice.offset)) != cudaSuccess) {
-    cudaGetLastError();
-  }
+  Registrations::OfProcess().Remove(options_.base + slice.offset);
   const std::lock_guard lock(mutex_);
   progress_.pinned_bytes -= slice.bytes;
   --progress_.pinned_slices;

@@ -122,17 +122,18 @@ TEST(PinTest, AnArenaIsUnpinnedWhileItIsBeingPinned) {
 TEST(PinTest, ASliceThatTheDriverRefusesIsCountedWithTheReason) {
   SKIP_WITHOUT_GPU();
   const ArenaFile file(6 * kMiB);
+  auto* const taken = const_cast<std::byte*>(file.reader()) + 3 * kMiB;
+  ASSERT_EQ(cudaHostRegister(taken, kMiB, cudaHostRegisterReadOnly), cudaSuccess) << "by others";
   const prefixd_cuda_pin_options options = SmallSlices();
   prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
   ASSERT_NE(arena, nullptr) << prefixd_cuda_last_error();
-  prefixd_cuda_arena* again = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), &options);
-  ASSERT_NE(again, nullptr) << prefixd_cuda_last_error();
-  EXPECT_EQ(StateOf(again).refused_slices, 3u);
-  EXPECT_NE(std::string(StateOf(again).why_refused), "");
-  prefixd_cuda_unpin(again);
+  EXPECT_EQ(StateOf(arena).pinned_slices, 2u);
+  EXPECT_EQ(StateOf(arena).refused_slices, 1u);
+  EXPECT_NE(std::string(StateOf(arena).why_refused), "");
   Fill(file, 8);
   ExpectCopied(file, 0, file.bytes());
   prefixd_cuda_unpin(arena);
+  EXPECT_EQ(cudaHostUnregister(taken), cudaSuccess);
 }
 
 // The daemon's words of four slabs.
@@ -142,14 +143,14 @@ struct Service {
 
   prefixd_cuda_arena* Pin(const ArenaFile& file,
                           int (*tell)(void*, uint64_t, uint64_t, int) = nullptr,
-                          void* teller = nullptr) {
+                          void* teller = nullptr, prefixd_cuda* gpu = nullptr) {
     prefixd_cuda_pin_options options = PREFIXD_INIT(prefixd_cuda_pin_options);
     options.slab_bytes = 2 * kMiB;
     options.service = reinterpret_cast<const uint64_t*>(words);
     options.service_stride = 1;
     options.tell = tell;
     options.teller = teller;
-    return prefixd_cuda_pin(Gpu(), file.reader(), 8 * kMiB, &options);
+    return prefixd_cuda_pin(gpu != nullptr ? gpu : Gpu(), file.reader(), 8 * kMiB, &options);
   }
   void Change(size_t slab) { words[slab] = block::NextService(words[slab]); }
 };
@@ -274,6 +275,48 @@ TEST(PinTest, TheDaemonHearsOfASlabBeforeItIsPinnedAndAfterItWasUnpinned) {
   prefixd_cuda_unpin(arena);
   EXPECT_EQ(teller.Pinned(), std::set<uint64_t>{});
   EXPECT_EQ(teller.early, 0u);
+}
+
+// Two GPUs where there are two, else two contexts on one.
+TEST(PinTest, GpusOfAProcessShareWhatIsPinnedUntilTheLastUnpinsIt) {
+  SKIP_WITHOUT_GPU();
+  int gpus = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
+  prefixd_cuda_options other_gpu = PREFIXD_INIT(prefixd_cuda_options);
+  other_gpu.device = gpus - 1;
+  prefixd_cuda* const other = prefixd_cuda_open(&other_gpu);
+  ASSERT_NE(other, nullptr) << prefixd_cuda_last_error();
+  const ArenaFile file(8 * kMiB);
+  Fill(file, 12);
+  Service service;
+  prefixd_cuda_arena* first = service.Pin(file);
+  prefixd_cuda_arena* second = service.Pin(file, nullptr, nullptr, other);
+  ASSERT_NE(second, nullptr) << prefixd_cuda_last_error();
+  EXPECT_EQ(StateOf(second).pinned_bytes, 4 * kMiB) << StateOf(second).why_refused;
+
+  const auto both_pinned = [&](uint32_t slices) {
+    return StateOf(first).pinned_slices == slices && StateOf(second).pinned_slices == slices;
+  };
+  service.Change(2);
+  file.Punch(4 * kMiB, 2 * kMiB);
+  service.Change(2);
+  service.Change(1);
+  EXPECT_TRUE(Until([&] { return both_pinned(3); })) << StateOf(second).why_refused;
+  EXPECT_EQ(StateOf(first).refused_slices + StateOf(second).refused_slices, 0u);
+  Fill(file, 13);
+  prefixd_cuda_unpin(first);
+  EXPECT_EQ(prefixd_cuda_is_pinned(second, file.reader(), 6 * kMiB), 1);
+  ASSERT_EQ(cudaSetDevice(other_gpu.device), cudaSuccess);
+  const DeviceBytes to(8 * kMiB);
+  EXPECT_EQ(prefixd_cuda_copy(other, to.data(), file.reader(), 8 * kMiB, nullptr), PREFIXD_OK);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(std::memcmp(to.Read<std::byte>().data(), file.writer(), 8 * kMiB), 0);
+  prefixd_cuda_unpin(second);
+  cudaPointerAttributes attributes = {};
+  EXPECT_EQ(cudaPointerGetAttributes(&attributes, file.reader()), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "the last one unregistered it";
+  prefixd_cuda_close(other);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
 TEST(PinTest, SlabsThatCannotBeThoseOfAnArenaAreRefused) {

@@ -111,6 +111,19 @@ class LoadingOnAGpu(test_tensors.Loading):
         pinned.unpin()
         wait_for("nothing to be pinned", lambda: counter("device_pinned_bytes") == 0)
 
+    @unittest.skipUnless(torch.cuda.device_count() > 1, "one GPU")
+    def test_each_gpu_of_a_process_reads_the_memory_where_it_lies(self):
+        lease, rows = self.stored([raw("bfloat16")], 60)
+        pins = [prefixd.torch.gpu(at).pin(lease) for at in range(torch.cuda.device_count())]
+        for at, pinned in enumerate(pins):
+            self.assertEqual(pinned.progress()[0], pinned.progress()[1])
+            with torch.cuda.device(at):
+                sides = torch.zeros_like(rows, device=f"cuda:{at}")
+                counts = prefixd.torch.load(lease, dict(enumerate(sides))).end()
+            self.assertEqual(counts["bounced_bytes"], 0)
+            self.assertTrue(torch.equal(sides.cpu(), rows.cpu()))
+            pinned.unpin()
+
 
 def lease_layers():
     return [prefixd.FullLayer(HEADS, DIM, DIM, [mlx_affine(8, 64, "bfloat16")])] * LAYERS
