@@ -23,6 +23,13 @@ constexpr int kYieldAfter = 256;
 constexpr std::chrono::milliseconds kSleep{1};
 constexpr int kSleeps = 5;
 
+// Returns the number of this thread.
+size_t ThreadNumber() {
+  static std::atomic<size_t> threads{0};
+  thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
 }  // namespace
 
 void Combiner::Run(absl::FunctionRef<void()> step) {
@@ -30,7 +37,7 @@ void Combiner::Run(absl::FunctionRef<void()> step) {
     step();
     return RunOthersAndUnlock();
   }
-  Waiting mine{.step = step};
+  Waiting mine{.step = step, .place = &places_[ThreadNumber() % places_.size()]};
   mine.next = arrived_.load(std::memory_order_relaxed);
   while (!arrived_.compare_exchange_weak(mine.next, &mine, std::memory_order_release,
                                          std::memory_order_relaxed)) {
@@ -55,14 +62,15 @@ bool Combiner::LookFor(Waiting* mine) {
 // Not in the mutex's own lock(): a thread that slept there would lose the mutex again and again to
 // those that look, long after its step was run.
 bool Combiner::SleepFor(Waiting* mine) {
+  Place& place = *mine->place;
   for (int sleeps = 0; sleeps < kSleeps; ++sleeps) {
     {
-      const base::MutexLock lock(sleep_mutex_);
-      ++sleepers_;
+      const base::MutexLock lock(place.mutex);
+      ++place.sleepers;
       const Deadline end = steady_clock::now() + kSleep;
-      while (!mine->done.load() && woken_.WaitUntil(sleep_mutex_, end)) {
+      while (!mine->done.load() && place.woken.WaitUntil(place.mutex, end)) {
       }
-      --sleepers_;
+      --place.sleepers;
     }
     if (mine->done.load()) return true;
     if (TryLock()) RunOthersAndUnlock();
@@ -72,11 +80,12 @@ bool Combiner::SleepFor(Waiting* mine) {
 
 // A sleeper counts itself before it looks at `done`; this sets `done` before it looks at the count.
 void Combiner::Finish(Waiting* waiting) {
+  Place& place = *waiting->place;  // before `done`: `waiting` may be gone then
   waiting->step();
   waiting->done.store(true);
-  if (sleepers_.load() == 0) return;
-  const base::MutexLock lock(sleep_mutex_);
-  woken_.NotifyAll();
+  if (place.sleepers.load() == 0) return;
+  const base::MutexLock lock(place.mutex);
+  place.woken.NotifyAll();
 }
 
 void Combiner::RunOthersAndUnlock() {

@@ -6,6 +6,7 @@
 //
 // Thread-safe. The mutex may be locked by others as well. Steps must not throw.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 
@@ -28,8 +29,16 @@ class Combiner {
   void Run(absl::FunctionRef<void()> step);
 
  private:
+  // Where a thread sleeps. Each thread has its place, which few or none share: whoever runs a step
+  // wakes one thread, not all that sleep, and has to wait for none of them.
+  struct alignas(64) Place {
+    std::atomic<int> sleepers{0};
+    Mutex mutex;
+    CondVar woken;  // a step of one of them was run
+  };
   struct Waiting {
     absl::FunctionRef<void()> step;
+    Place* place = nullptr;
     Waiting* next = nullptr;
     std::atomic<bool> done{false};  // set last: `this` may be gone then
   };
@@ -47,9 +56,7 @@ class Combiner {
   const bool looks_;
   std::atomic<Waiting*> arrived_{nullptr};  // newest first
   Waiting* ready_ = nullptr;                // guarded by *mutex_; oldest first
-  std::atomic<int> sleepers_{0};            // in SleepFor
-  Mutex sleep_mutex_;
-  CondVar woken_;  // with sleep_mutex_: a step was run
+  std::array<Place, 64> places_;
 };
 
 }  // namespace prefixd::base
