@@ -8,9 +8,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// How long one thread runs the steps of others: meanwhile it is late itself, and those who want the
-// mutex itself wait, too.
+// For how long and for how many one thread runs the steps of others: meanwhile it is late itself,
+// and those who want the mutex itself wait, too.
 constexpr std::chrono::microseconds kLongest{500};
+constexpr int kMostSteps = 8;
 // How long a thread looks whether its step was run, on many cores. A thread that sleeps needs tens
 // of microseconds to wake, in which nothing runs if the mutex was given to it.
 constexpr std::chrono::microseconds kLookFor{400};
@@ -90,6 +91,7 @@ void Combiner::Finish(Waiting* waiting) {
 
 void Combiner::RunOthersAndUnlock() {
   const auto end = steady_clock::now() + kLongest;
+  int steps = 0;
   do {
     if (ready_ == nullptr) {
       for (Waiting* waiting = arrived_.exchange(nullptr, std::memory_order_acquire);
@@ -104,7 +106,7 @@ void Combiner::RunOthersAndUnlock() {
     Waiting* const first = ready_;
     ready_ = first->next;
     Finish(first);
-  } while (steady_clock::now() < end && !mutex_->IsOverdue());
+  } while (++steps < kMostSteps && steady_clock::now() < end && !mutex_->IsOverdue());
   mutex_->unlock();
 }
 

@@ -46,7 +46,7 @@ class Combiner {
   bool TryLock() PREFIXD_THREAD_ANNOTATION(try_acquire_capability(true, *mutex_)) {
     return !mutex_->IsOverdue() && mutex_->try_lock();
   }
-  // Runs what waits, for about kLongest. Requires: the mutex.
+  // Runs some of what waits. Requires: the mutex.
   void RunOthersAndUnlock() PREFIXD_THREAD_ANNOTATION(release_capability(*mutex_));
   bool LookFor(Waiting* mine);   // false: its step was not run in time
   bool SleepFor(Waiting* mine);  // the same
