@@ -91,8 +91,9 @@ typedef struct prefixd_cuda_pin_options {
 } prefixd_cuda_pin_options;
 
 // Pins the mapping [base, base + bytes), which may be PROT_READ: the GPU can then read it and never
-// write it. GPUs of one process share what is pinned. `base` is 4 KiB aligned. Slices that the driver refuses stay unpinned and are counted;
-// loads copy what is in them through a bounce buffer. `options` may be NULL.
+// write it. GPUs of one process share what is pinned. `base` is 4 KiB aligned. Slices that the
+// driver refuses stay unpinned and are counted; loads copy what is in them through a bounce buffer.
+// `options` may be NULL.
 //
 // With `service`, base, bytes and slab_bytes of prefixd_lease_arena(): the slabs in service are
 // pinned, and until prefixd_cuda_unpin() a thread looks every tenth of a second for those that came
