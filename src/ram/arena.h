@@ -235,7 +235,7 @@ class Arena {
     uint64_t late_slots = 0;  // bit s: slot s's worker did not unpin in time, since the last call
   };
   // Takes the memory of slabs for which workers had their time. A worker that was late is not
-  // waited for again before its next SetDevicePins.
+  // waited for again before its SetDevicePins leaves out all that was taken.
   Leaving EndLeaving() PREFIXD_EXCLUDES(mutex_);
 
   // Gives one more slab its memory ahead of need, so that Allocate need not wait for fallocate.

@@ -1,6 +1,7 @@
 // Slabs that workers have pinned for devices. The kernel keeps pinned memory whatever is punched,
 // so a slab that leaves service gives its memory back once its workers have unpinned it. It counts
-// as in use until then. A worker that does not answer is waited for once.
+// as in use until then. A worker that was late is not waited for before it says that it has
+// unpinned all that was taken.
 #include <bit>
 #include <utility>
 
@@ -13,12 +14,14 @@ namespace prefixd::ram {
 void Arena::SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) {
   const uint64_t bit = uint64_t{1} << slot;
   base::MutexLock lock(mutex_);
-  late_slots_ &= ~bit;
-  for (size_t i = 0; i < slabs_.size(); ++i) {
+  bool keeps = false;  // what was taken although it had it pinned
+  for (uint32_t i = 0; i < slabs_.size(); ++i) {
     const auto bits = i / 8 < slabs.size() ? std::to_integer<uint32_t>(slabs[i / 8]) : 0;
     const bool pinned = (bits >> i % 8 & 1) != 0;
     slabs_[i].pinned_by = pinned ? slabs_[i].pinned_by | bit : slabs_[i].pinned_by & ~bit;
+    keeps = keeps || (pinned && !slabs_[i].in_service && !leaving_.contains(i));
   }
+  if (!keeps) late_slots_ &= ~bit;
   EndLeavingLocked();
 }
 

@@ -137,6 +137,10 @@ TEST(DevicePinsTest, AWorkerThatDoesNotUnpinIsWaitedForOnceAndItsMemoryIsTold) {
   EXPECT_GT(arena->device_pins().kept_bytes, kept);
   EXPECT_EQ(arena->EndLeaving().late_slots, 0u) << "told once";
 
+  arena->SetDevicePins(5, Bits(FirstSlabs(slabs)));
+  ASSERT_TRUE(arena->Resize(5 * kMiB + kMiB / 2).ok());
+  EXPECT_EQ(arena->device_pins().awaited_bytes, 0u) << "it only says again what it keeps";
+
   arena->SetDevicePins(5, Bits(FirstSlabs(arena->stats().slabs_in_service)));
   EXPECT_EQ(arena->device_pins().kept_bytes, 0u);
   ASSERT_TRUE(arena->Resize(5 * kMiB).ok());
