@@ -1,5 +1,7 @@
 #include "cache/cache.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 #include "base/size.h"
@@ -279,9 +281,11 @@ absl::StatusOr<bool> Cache::SetSpaceLimits(const block::SpaceId& space,
 absl::StatusOr<block::BudgetState> Cache::SetBudgets(uint64_t ram_bytes, uint64_t ssd_bytes) {
   PREFIXD_RETURN_IF_ERROR(verbs::SetBudgets(parts_->room, parts_->segments, ram_bytes, ssd_bytes));
   const block::Stats stats = GetStats();
+  const uint64_t over_bytes = parts_->context.arena->OverBytes();
+  const uint64_t awaited_bytes = parts_->context.arena->device_pins().awaited_bytes;
   block::BudgetState state{.ram_budget_bytes = stats.ram_budget_bytes,
-                           .ram_over_bytes = parts_->context.arena->OverBytes(),
-                           .awaited_bytes = parts_->context.arena->device_pins().awaited_bytes,
+                           .ram_over_bytes = over_bytes,
+                           .awaited_bytes = std::min(awaited_bytes, over_bytes),
                            .ssd_budget_bytes = stats.ssd_budget_bytes,
                            .ssd_file_bytes = stats.ssd_file_bytes};
   for (const block::NamedCount& part : stats.ram_parts) state.ram_used_bytes += part.value;
