@@ -111,7 +111,7 @@ std::string Arena(const v1::GetStatsReply& stats) {
                       " adopted from the prefixd before\n");
 }
 
-// Returns the lines about memory that workers have pinned for GPUs, or "".
+// Returns the line about memory that workers have pinned for GPUs, or "".
 std::string DevicePins(const v1::GetStatsReply& stats) {
   const auto bytes = [&](const char* which) {
     return CounterValue(stats, absl::StrCat("arena.device_", which, "_bytes"));
@@ -120,13 +120,13 @@ std::string DevicePins(const v1::GetStatsReply& stats) {
   std::string text = absl::StrCat("gpus   ", base::FormatBytes(bytes("pinned")),
                                   " of the arena are pinned by workers");
   if (bytes("awaited") > 0) {
-    absl::StrAppend(&text, ", which were asked for ", base::FormatBytes(bytes("awaited")),
-                    " of it: that counts as used until they unpin it");
+    absl::StrAppend(&text, "; ", base::FormatBytes(bytes("awaited")),
+                    " of it were asked back, and count as used until they are unpinned");
   }
   if (bytes("kept") > 0) {
     absl::StrAppend(&text, "; ", base::FormatBytes(bytes("kept")),
-                    " beside the budget, which a worker does not give back: prefixd's log names "
-                    "it");
+                    " of it were not unpinned in time, and are beside the budget: prefixd's log "
+                    "names the workers");
   }
   return text + "\n";
 }

@@ -109,9 +109,10 @@ TEST(StatusViewTest, MemoryThatIsPinnedForGpusIsTold) {
   count("arena.device_awaited_bytes", 60);
   count("arena.device_kept_bytes", 120);
   EXPECT_THAT(Status(stats),
-              HasSubstr("gpus   5.0 GiB of the arena are pinned by workers, which were asked for "
-                        "60.0 MiB of it: that counts as used until they unpin it; 120.0 MiB beside "
-                        "the budget, which a worker does not give back: prefixd's log names it\n"));
+              HasSubstr("gpus   5.0 GiB of the arena are pinned by workers; 60.0 MiB of it were "
+                        "asked back, and count as used until they are unpinned; 120.0 MiB of it "
+                        "were not unpinned in time, and are beside the budget: prefixd's log names "
+                        "the workers\n"));
 }
 
 TEST(StatusViewTest, APrivateArenaIsTold) {
