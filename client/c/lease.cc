@@ -274,6 +274,9 @@ void prefixd_drop_arena(prefixd_arena* arena) {
     arena->mapping = nullptr;
     arena->base = nullptr;
     arena->service = nullptr;
+    if (arena->size < sizeof(*arena)) return;  // a caller of version 15
+    arena->tell = nullptr;
+    arena->teller = nullptr;
   });
 }
 

@@ -281,8 +281,13 @@ TEST_F(CapiTest, BlocksOfALeaseHaveNamesThatStayTheSame) {
     const auto* const service = arena.service + slab * arena.service_stride;
     prefixd_release(lease, nullptr);
     EXPECT_EQ(*service % 2, 1u) << "the mapping stays";
+    EXPECT_EQ(arena.tell(arena.teller, slab, 1, 1), 1);
+    EXPECT_EQ(arena.tell(arena.teller, slab, 1, 0), 1);
+    const auto tell = arena.tell;
+    if (time == 1) arena.size = offsetof(prefixd_arena, tell);  // a caller of version 15
     prefixd_drop_arena(&arena);
     EXPECT_EQ(arena.base, nullptr);
+    EXPECT_EQ(arena.tell, time == 1 ? tell : nullptr);
   }
   EXPECT_GT(count, 1u);
   EXPECT_EQ(all.size(), count);
