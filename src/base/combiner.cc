@@ -24,7 +24,7 @@ constexpr int kYieldAfter = 256;
 constexpr std::chrono::milliseconds kSleep{1};
 constexpr int kSleeps = 5;
 
-// Returns the number of this thread.
+// Numbers the threads that ask, from 0 on.
 size_t ThreadNumber() {
   static std::atomic<size_t> threads{0};
   thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
