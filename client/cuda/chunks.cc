@@ -13,12 +13,14 @@ void Chunks::Free(Chunk* chunk) {
     cudaEventSynchronize(chunk->done);
     cudaEventDestroy(chunk->done);
   }
+  if (chunk->uploaded != nullptr) cudaEventDestroy(chunk->uploaded);
   if (chunk->host != nullptr) cudaFreeHost(chunk->host);
   if (chunk->device != nullptr) cudaFree(chunk->device);
 }
 
 Chunks::~Chunks() {
   for (auto& chunk : chunks_) Free(chunk.get());
+  if (upload_stream_ != nullptr) cudaStreamDestroy(upload_stream_);
 }
 
 absl::StatusOr<Chunk*> Chunks::Allocate(size_t bytes) {
@@ -33,6 +35,8 @@ absl::StatusOr<Chunk*> Chunks::Allocate(size_t bytes) {
     PREFIXD_RETURN_IF_ERROR(
         FromCuda(cudaEventCreateWithFlags(&chunk->done, cudaEventDisableTiming), "cuda: event"));
     if (!options_.with_device) return absl::OkStatus();
+    PREFIXD_RETURN_IF_ERROR(FromCuda(
+        cudaEventCreateWithFlags(&chunk->uploaded, cudaEventDisableTiming), "cuda: event"));
     memory = nullptr;
     PREFIXD_RETURN_IF_ERROR(FromCuda(cudaMalloc(&memory, chunk->bytes), "cuda: device memory"));
     chunk->device = static_cast<std::byte*>(memory);
@@ -80,14 +84,30 @@ void Chunks::GiveUnused(Chunk* chunk) {
   chunk->taken = false;
 }
 
-absl::StatusOr<Chunk*> Upload(Chunks& chunks, const void* from, size_t bytes, cudaStream_t stream) {
-  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, chunks.Take(bytes));
+absl::StatusOr<cudaStream_t> Chunks::UploadStream() {
+  const std::lock_guard lock(mutex_);
+  if (upload_stream_ == nullptr) {
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(cudaStreamCreateWithFlags(&upload_stream_, cudaStreamNonBlocking),
+                 "cuda: a stream for tables"));
+  }
+  return upload_stream_;
+}
+
+absl::StatusOr<Chunk*> Chunks::Upload(const void* from, size_t bytes, cudaStream_t stream) {
+  PREFIXD_ASSIGN_OR_RETURN(cudaStream_t own, UploadStream());
+  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Take(bytes));
   std::memcpy(chunk->host, from, bytes);
-  const absl::Status status =
-      FromCuda(cudaMemcpyAsync(chunk->device, chunk->host, bytes, cudaMemcpyHostToDevice, stream),
-               "cuda: copy of a table");
+  const auto queue = [&]() -> absl::Status {
+    PREFIXD_RETURN_IF_ERROR(
+        FromCuda(cudaMemcpyAsync(chunk->device, chunk->host, bytes, cudaMemcpyHostToDevice, own),
+                 "cuda: copy of a table"));
+    PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(chunk->uploaded, own), "cuda: event"));
+    return FromCuda(cudaStreamWaitEvent(stream, chunk->uploaded, 0), "cuda: wait for a table");
+  };
+  const absl::Status status = queue();
   if (!status.ok()) {
-    chunks.GiveUnused(chunk);
+    Give(chunk, own).IgnoreError();  // the error before says more
     return status;
   }
   return chunk;

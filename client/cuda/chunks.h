@@ -17,7 +17,8 @@ struct Chunk {
   std::byte* host = nullptr;    // pinned; the GPU reads it at the same address
   std::byte* device = nullptr;  // as large, or null
   size_t bytes = 0;
-  cudaEvent_t done = nullptr;  // recorded by Give()
+  cudaEvent_t done = nullptr;      // recorded by Give()
+  cudaEvent_t uploaded = nullptr;  // recorded by Upload(); null where there is no device memory
   bool taken = false;
 };
 
@@ -42,7 +43,14 @@ class Chunks {
   // The chunk is free now.
   void GiveUnused(Chunk* chunk);
 
+  // Copies a whole array to the GPU for what is queued on `stream` next. It travels on a stream of
+  // its own, while what was queued before is still at work. The chunk must be given back after the
+  // last kernel that reads it was queued. Not for a stream that is being captured. Only where
+  // chunks have device memory.
+  absl::StatusOr<Chunk*> Upload(const void* from, size_t bytes, cudaStream_t stream);
+
  private:
+  absl::StatusOr<cudaStream_t> UploadStream();
   absl::StatusOr<Chunk*> Allocate(size_t bytes);
   static void Free(Chunk* chunk);
 
@@ -50,10 +58,7 @@ class Chunks {
   std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Chunk>> chunks_;
   size_t bytes_ = 0;
+  cudaStream_t upload_stream_ = nullptr;
 };
-
-// Copies a whole array to the GPU on a stream. The chunk must be given back after the last kernel
-// that reads it was queued.
-absl::StatusOr<Chunk*> Upload(Chunks& chunks, const void* from, size_t bytes, cudaStream_t stream);
 
 }  // namespace prefixd::cuda

@@ -210,8 +210,9 @@ absl::Status Load::Queue(const prefixd_cuda_load_options& options, std::vector<L
         cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(options.after), 0), "load: after"));
   }
   if (options.table != nullptr && options.table_count > 0) {
-    PREFIXD_ASSIGN_OR_RETURN(table_, Upload(context_->tables(), options.table,
-                                            options.table_count * sizeof(int32_t), stream_));
+    PREFIXD_ASSIGN_OR_RETURN(
+        table_,
+        context_->tables().Upload(options.table, options.table_count * sizeof(int32_t), stream_));
   }
   for (const LoadLayer& layer : layers) {
     PREFIXD_RETURN_IF_ERROR(QueueLayer(layer, options));
@@ -333,8 +334,9 @@ absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& 
   PREFIXD_RETURN_IF_ERROR(FromCuda(cudaEventRecord(gathered_, stream_), "load: gathered"));
   PREFIXD_RETURN_IF_ERROR(
       FromCuda(cudaStreamWaitEvent(expand_stream_, gathered_, 0), "load: gathered"));
-  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), parts.data(),
-                                                 parts.size() * sizeof(BlockPart), expand_stream_));
+  PREFIXD_ASSIGN_OR_RETURN(
+      Chunk * chunk,
+      context_->tables().Upload(parts.data(), parts.size() * sizeof(BlockPart), expand_stream_));
   ExpandArguments arguments{
       .key = layer.key,
       .value = layer.value,
@@ -395,8 +397,9 @@ absl::Status Load::Gather(const std::vector<Source>& sources) {
 
 absl::Status Load::GatherPinned(const std::vector<Piece>& pieces) {
   if (pieces.empty()) return absl::OkStatus();
-  PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk, Upload(context_->tables(), pieces.data(),
-                                                 pieces.size() * sizeof(Piece), stream_));
+  PREFIXD_ASSIGN_OR_RETURN(
+      Chunk * chunk,
+      context_->tables().Upload(pieces.data(), pieces.size() * sizeof(Piece), stream_));
   const cudaError_t error = QueueGather(reinterpret_cast<const Piece*>(chunk->device),
                                         static_cast<uint32_t>(pieces.size()), stream_);
   PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, stream_));

@@ -85,7 +85,7 @@ absl::Status Quantize(Context* context, const prefixd_cuda_quantize_options& opt
   std::memcpy(tables.data(), options.pages, page_bytes);
   if (table_bytes > 0) std::memcpy(tables.data() + page_bytes, options.table, table_bytes);
   PREFIXD_ASSIGN_OR_RETURN(Chunk * chunk,
-                           Upload(context->tables(), tables.data(), tables.size(), stream));
+                           context->tables().Upload(tables.data(), tables.size(), stream));
   arguments.pages = reinterpret_cast<uint8_t* const*>(chunk->device);
   arguments.table = reinterpret_cast<const int32_t*>(chunk->device + page_bytes);
   const cudaError_t error = QueueQuantize(arguments, stream);
