@@ -27,6 +27,7 @@ inline constexpr uint32_t kMostFormats = 8;
 inline constexpr uint32_t kOctet = 8;  // channels that are read and written together
 inline constexpr uint32_t kUnitAlignment = 128;
 inline constexpr uint32_t kTileSlots = 32;
+inline constexpr uint32_t kQuad = 4;  // tokens whose codes lie together in tiles
 
 // K or V in one format.
 struct TensorGeometry {

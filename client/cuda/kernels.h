@@ -58,4 +58,9 @@ struct QuantizeArguments {
 };
 cudaError_t QueueQuantize(const QuantizeArguments& arguments, cudaStream_t stream);
 
+// Whether whole quads of these tokens may go to QueueQuantizeQuads() (quantize_quads.cu): tokens
+// from a slot that is a multiple of 4 on, a multiple of 4 of them.
+bool TakesQuads(const QuantizeArguments& arguments);
+cudaError_t QueueQuantizeQuads(const QuantizeArguments& arguments, cudaStream_t stream);
+
 }  // namespace prefixd::cuda

@@ -4,31 +4,17 @@
 
 #include "kernels.h"
 #include "octets.cuh"
+#include "quads.cuh"
+#include "quantize_common.cuh"
 
 namespace prefixd::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kMostThreads = 288;  // four quads of kMaxLatentDim
-constexpr float kSmallestScale = 1e-7f;
-constexpr uint32_t kQuad = 4;  // tokens of a thread
-
-// Adding it to a float of [0, 2^22) rounds to an integer, halves to even, in the low bits.
-constexpr float kRounder = 12582912.f;
-
-struct Affine {
-  float scale = 0, bias = 0;
-};
-
-__device__ Affine FitAffine(float low, float high, float max_code) {
-  const bool negative_edge = fabsf(low) > fabsf(high);
-  const float step = fmaxf(__fdiv_rn(__fsub_rn(high, low), max_code), kSmallestScale);
-  const float edge = negative_edge ? low : high;
-  const float scale = negative_edge ? step : -step;
-  const float zero_code = rintf(__fdiv_rn(edge, scale));
-  if (zero_code == 0) return {scale, 0};
-  return {__fdiv_rn(edge, zero_code), edge};
-}
+// From so many tokens on, whole quads go to quantize_quads.cu, and what is before and behind them
+// comes here.
+constexpr uint32_t kManyTokens = 64;
 
 // a / b, correctly rounded, from `inverse` = 1 / b, correctly rounded: each correction adds the
 // exact remainder. For b between 2^-100 and 2^100.
@@ -40,43 +26,10 @@ __device__ float Quotient(float a, float b, float inverse) {
 
 __device__ uint32_t Rounded(float x) { return __float_as_uint(__fadd_rn(x, kRounder)) & 0xFF; }
 
-// The value of the group's lane that has `own` as its number in four: each lane of four computes
+// The value of x, of a number in four, of the group's lane that has it: each lane of four computes
 // the parameters of one of its four tokens, and gets the others'.
 __device__ float FromLane(float x, uint32_t token) {
   return __shfl_sync(~0u, x, (threadIdx.x + threadIdx.y * blockDim.x) % 32 / 4 * 4 + token);
-}
-
-// The first element of largest magnitude of the group's four lanes.
-__device__ float Widest(const float (&x)[8], uint32_t lane) {
-  float widest = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (fabsf(widest) < fabsf(x[i])) widest = x[i];
-  }
-#pragma unroll
-  for (uint32_t step = 1; step < 4; step *= 2) {
-    const float other = __shfl_xor_sync(~0u, widest, step);
-    const bool other_first = (lane & step) != 0;
-    const bool takes_other =
-        other_first ? fabsf(other) >= fabsf(widest) : fabsf(widest) < fabsf(other);
-    if (takes_other) widest = other;
-  }
-  return widest;
-}
-
-// Truncated to [0, 15]; 0 for what is no number, as x86 converts it.
-__device__ uint32_t TruncatedCode(float x) {
-  if (!(x >= 0 && x < 256)) return 0;
-  return __float_as_uint(__fadd_rz(fminf(x, 15), 8388608.f)) & 15;
-}
-
-// Halves away from zero.
-__device__ uint32_t RoundedCode(float x) {
-  if (!(x > -128.5f && x < 127.5f)) return 0;
-  const float even = __fsub_rn(__fadd_rn(x, kRounder), kRounder);
-  const float rest = __fsub_rn(x, even);
-  const float away = rest == 0.5f && x > 0 ? even + 1 : rest == -0.5f && x < 0 ? even - 1 : even;
-  return __float_as_uint(__fadd_rn(away, kRounder)) & 0xFF;
 }
 
 // Four tokens of eight channels.
@@ -161,14 +114,6 @@ __device__ void EncodeBlocks(uint32_t lane, Tile& tile) {
       const float scaled = __fmul_rn(tile.x[j][i], inverse);
       tile.code[j][i] = kBytes ? RoundedCode(scaled) : TruncatedCode(__fadd_rn(scaled, 8.5f));
     }
-  }
-}
-
-__device__ void PutParameter(uint8_t dtype, float x, uint8_t* to) {
-  if (dtype == kF32) {
-    *reinterpret_cast<float*>(to) = x;
-  } else {
-    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(BitsOf(dtype, x));
   }
 }
 
@@ -452,9 +397,7 @@ void Launch(const QuantizeArguments& a, cudaStream_t stream) {
       <<<dim3((quads + block.y - 1) / block.y, a.kv_heads), block, 0, stream>>>(a);
 }
 
-}  // namespace
-
-cudaError_t QueueQuantize(const QuantizeArguments& a, cudaStream_t stream) {
+cudaError_t QueueAny(const QuantizeArguments& a, cudaStream_t stream) {
   if (a.count == 0) return cudaSuccess;
   switch (a.tensor.codec == kMlxAffine ? a.tensor.bits : 100 + a.tensor.codec) {
     case 2:
@@ -485,6 +428,29 @@ cudaError_t QueueQuantize(const QuantizeArguments& a, cudaStream_t stream) {
       Launch<kRaw, 0>(a, stream);
   }
   return cudaGetLastError();
+}
+
+// Tokens [from, from + count) of those of `a`.
+QuantizeArguments PartOf(const QuantizeArguments& a, uint32_t from, uint32_t count) {
+  QuantizeArguments part = a;
+  part.first_slot += from;
+  part.begin += from;
+  part.count = count;
+  return part;
+}
+
+}  // namespace
+
+cudaError_t QueueQuantize(const QuantizeArguments& a, cudaStream_t stream) {
+  const uint32_t before = (kQuad - a.first_slot % kQuad) % kQuad;
+  if (a.count < before + kManyTokens || !TakesQuads(a)) return QueueAny(a, stream);
+  const uint32_t in_quads = (a.count - before) / kQuad * kQuad;
+  const uint32_t behind = before + in_quads;
+  for (const cudaError_t error : {QueueAny(PartOf(a, 0, before), stream),
+                                  QueueQuantizeQuads(PartOf(a, before, in_quads), stream)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return QueueAny(PartOf(a, behind, a.count - behind), stream);
 }
 
 }  // namespace prefixd::cuda

@@ -1,0 +1,72 @@
+// What quantizing to, and expanding from, quads of tokens share: places of rows of halves, and how
+// codes of a quad lie.
+//
+// Device functions, any thread by itself.
+#pragma once
+#include <cstdint>
+
+#include "geometry.h"
+#include "kernels.h"
+
+namespace prefixd::cuda {
+
+// Elements of a block of threads: a page of 64 tokens of 128 channels.
+constexpr uint32_t kElementsOfBlock = 8192;
+
+// Where codes lie in a unit.
+enum class Codes { kRows, kTiledKeys, kTiledValues };
+
+inline bool IsHalves(const TensorPlace& place) {
+  return (place.dtype == kF16 || place.dtype == kBf16) &&
+         reinterpret_cast<uintptr_t>(place.data) % 16 == 0 && place.split % kOctet == 0 &&
+         ((place.token_stride | place.head_stride | place.block_stride | place.split_stride) & 7) ==
+             0;
+}
+
+// Elements before a head's channel.
+__device__ __forceinline__ int64_t HeadOffset(const TensorPlace& place, uint32_t head,
+                                              uint32_t channel) {
+  const int64_t at = head * place.head_stride;
+  if (channel < place.split) return at + channel;
+  return at + channel / place.split * place.split_stride + channel % place.split;
+}
+
+// A token's halves. head: of HeadOffset().
+__device__ __forceinline__ uint8_t* RowOf(const TensorPlace& place, const int32_t* table,
+                                          int64_t head, uint32_t token) {
+  int64_t at = head;
+  if (place.block_tokens == 0) {
+    at += token * place.token_stride;
+  } else {
+    const uint32_t block = token / place.block_tokens;
+    at += table[block] * place.block_stride +
+          (token - block * place.block_tokens) * place.token_stride;
+  }
+  return static_cast<uint8_t*>(place.data) + 2 * at;
+}
+
+// Four words of four bytes as the words of their first, second, third and fourth bytes.
+__device__ __forceinline__ uint4 Transposed(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);
+  const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+  return make_uint4(__byte_perm(ab, cd, 0x5410), __byte_perm(ab, cd, 0x7632),
+                    __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
+}
+
+// Where a thread's codes are in a unit.
+template <uint32_t kBits>
+struct TileOffsets {
+  // Of tiled keys, the words of a slot's channels; those of the next word's are 4 * tile further.
+  static __device__ __forceinline__ uint32_t Key(const TensorGeometry& t, uint32_t slots,
+                                                 uint32_t slot, uint32_t channel, uint32_t& tile) {
+    const uint32_t first = slot / kTileSlots * kTileSlots;
+    tile = min(kTileSlots, slots - first);
+    return first * (t.dim * kBits / 8) + 4 * (channel * kBits / 32 * tile + slot % kTileSlots);
+  }
+  // Bytes between the values of one quad of slots and those of the next.
+  static __device__ __forceinline__ uint32_t ValueStep(const TensorGeometry& t) {
+    return t.group * kBits / 2;
+  }
+};
+
+}  // namespace prefixd::cuda
