@@ -1,9 +1,11 @@
 // Gather: scattered pages into device memory, 16 bytes a thread. Expand: units into an engine's
 // tensors.
 #include <algorithm>
+#include <bit>
 
 #include "kernels.h"
 #include "octets.cuh"
+#include "quads.cuh"
 
 namespace prefixd::cuda {
 namespace {
@@ -32,8 +34,6 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(const Piece* pieces, ui
     }
   }
 }
-
-constexpr uint32_t kQuad = 4;  // tokens of a thread
 
 // An integer below 2^23 as a float, without the slow conversion.
 __device__ float Number(uint32_t code) {
@@ -170,19 +170,15 @@ __device__ void ValuesOf(const TileBytes<kCodec, kBits>& bytes, const TensorGeom
 // Whether a format has no kernel of its own.
 constexpr uint8_t kOthers = 0;
 
-__device__ __forceinline__ bool Has(uint8_t codec, uint32_t bits, const TensorGeometry& t) {
-  if (codec != kOthers) return t.codec == codec && t.bits == bits;
-  return t.codec != kMlxAffine && t.codec != kQ8_0 && t.codec != kQ4_0;
-}
-
-// The parts that have this codec. block: (octets of a row, quads of tokens); grid: (part, kv head).
+// block: (octets of a row, quads of tokens); grid: (part, kv head). formats: as of
+// QueueExpandQuads().
 template <uint8_t kCodec, uint32_t kBits>
 __global__ void __launch_bounds__(kThreads, kCodec == kOthers ? 2 : 4)
-    ExpandKernel(const __grid_constant__ ExpandArguments a, bool value) {
+    ExpandKernel(const __grid_constant__ ExpandArguments a, bool value, uint32_t formats) {
   const BlockPart part = a.parts[blockIdx.x];
+  if ((formats >> (part.format + (value ? kMostFormats : 0)) & 1) == 0) return;
   const PairGeometry& pair = a.formats[part.format];
   const TensorGeometry& tensor = value ? pair.value : pair.key;
-  if (!Has(kCodec, kBits, tensor)) return;
   const uint32_t head = blockIdx.y;
   const UnitPlaces key = PlacesOf(pair.key, part.page_tokens);
   const UnitPlaces places = value ? PlacesOf(pair.value, part.page_tokens) : key;
@@ -218,20 +214,61 @@ __global__ void __launch_bounds__(kThreads, kCodec == kOthers ? 2 : 4)
 }
 
 template <uint8_t kCodec, uint32_t kBits>
-void Launch(const ExpandArguments& a, const bool (&used)[kMostFormats], cudaStream_t stream) {
-  for (const bool value : {false, true}) {
-    for (uint32_t i = 0; i < kMostFormats; ++i) {
-      const TensorGeometry& t = value ? a.formats[i].value : a.formats[i].key;
-      const bool has = kCodec != kOthers
-                           ? t.codec == kCodec && t.bits == kBits
-                           : t.codec != kMlxAffine && t.codec != kQ8_0 && t.codec != kQ4_0;
-      if (!used[i] || !has || t.dim == 0) continue;
-      const uint32_t octets = t.dim / kOctet;
-      const dim3 block(octets, std::max(1u, std::min(kThreads / octets, 16u)));
-      ExpandKernel<kCodec, kBits><<<dim3(a.part_count, a.kv_heads), block, 0, stream>>>(a, value);
-      break;
-    }
+cudaError_t Launch(const ExpandArguments& a, const TensorGeometry& t, uint32_t formats,
+                   cudaStream_t stream) {
+  const uint32_t octets = t.dim / kOctet;
+  const dim3 block(octets, std::max(1u, std::min(kThreads / octets, 16u)));
+  ExpandKernel<kCodec, kBits>
+      <<<dim3(a.part_count, a.kv_heads), block, 0, stream>>>(a, t.value != 0, formats);
+  return cudaGetLastError();
+}
+
+// The kernel of a tensor's format: MLX's bits, or 100 + ggml's codec, or 0 for others.
+uint32_t KernelOf(const TensorGeometry& t) {
+  if (t.codec == kMlxAffine) return t.bits;
+  return t.codec == kQ8_0 || t.codec == kQ4_0 ? 100 + t.codec : 0;
+}
+
+cudaError_t QueueAny(const ExpandArguments& a, const TensorGeometry& t, uint32_t formats,
+                     cudaStream_t stream) {
+  switch (KernelOf(t)) {
+    case 2:
+      return Launch<kMlxAffine, 2>(a, t, formats, stream);
+    case 3:
+      return Launch<kMlxAffine, 3>(a, t, formats, stream);
+    case 4:
+      return Launch<kMlxAffine, 4>(a, t, formats, stream);
+    case 5:
+      return Launch<kMlxAffine, 5>(a, t, formats, stream);
+    case 6:
+      return Launch<kMlxAffine, 6>(a, t, formats, stream);
+    case 8:
+      return Launch<kMlxAffine, 8>(a, t, formats, stream);
+    case 100 + kQ8_0:
+      return Launch<kQ8_0, 8>(a, t, formats, stream);
+    case 100 + kQ4_0:
+      return Launch<kQ4_0, 4>(a, t, formats, stream);
+    default:
+      return Launch<kOthers, 0>(a, t, formats, stream);
   }
+}
+
+// The tensor of a bit of formats: K's formats, then V's.
+const TensorGeometry& TensorOf(const ExpandArguments& a, uint32_t bit) {
+  const PairGeometry& pair = a.formats[bit % kMostFormats];
+  return bit < kMostFormats ? pair.key : pair.value;
+}
+
+bool GoesByQuads(const ExpandArguments& a, const TensorGeometry& t) {
+  return a.whole_quads && ExpandsQuads(t, t.value != 0 ? a.value : a.key);
+}
+
+// Whether two tensors are for one launch.
+bool Joins(const ExpandArguments& a, const TensorGeometry& x, const TensorGeometry& y) {
+  if (KernelOf(x) != KernelOf(y) || GoesByQuads(a, x) != GoesByQuads(a, y)) return false;
+  if (!GoesByQuads(a, x)) return x.value == y.value;
+  const bool one_kind = x.value == y.value || (x.layout == kRows && a.key.dtype == a.value.dtype);
+  return one_kind && x.layout == y.layout && x.dtype == y.dtype && x.dim == y.dim;
 }
 
 }  // namespace
@@ -245,16 +282,22 @@ cudaError_t QueueGather(const Piece* pieces, uint32_t count, cudaStream_t stream
 cudaError_t QueueExpand(const ExpandArguments& a, const bool (&used)[kMostFormats],
                         cudaStream_t stream) {
   if (a.part_count == 0) return cudaSuccess;
-  Launch<kMlxAffine, 2>(a, used, stream);
-  Launch<kMlxAffine, 3>(a, used, stream);
-  Launch<kMlxAffine, 4>(a, used, stream);
-  Launch<kMlxAffine, 5>(a, used, stream);
-  Launch<kMlxAffine, 6>(a, used, stream);
-  Launch<kMlxAffine, 8>(a, used, stream);
-  Launch<kQ8_0, 8>(a, used, stream);
-  Launch<kQ4_0, 4>(a, used, stream);
-  Launch<kOthers, 0>(a, used, stream);
-  return cudaGetLastError();
+  uint32_t left = 0;
+  for (uint32_t bit = 0; bit < 2 * kMostFormats; ++bit) {
+    if (used[bit % kMostFormats] && TensorOf(a, bit).dim != 0) left |= 1u << bit;
+  }
+  while (left != 0) {
+    const TensorGeometry& t = TensorOf(a, static_cast<uint32_t>(std::countr_zero(left)));
+    uint32_t formats = 0;
+    for (uint32_t bit = 0; bit < 2 * kMostFormats; ++bit) {
+      if ((left >> bit & 1) != 0 && Joins(a, t, TensorOf(a, bit))) formats |= 1u << bit;
+    }
+    const cudaError_t error = GoesByQuads(a, t) ? QueueExpandQuads(a, t, formats, stream)
+                                                : QueueAny(a, t, formats, stream);
+    if (error != cudaSuccess) return error;
+    left &= ~formats;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace prefixd::cuda

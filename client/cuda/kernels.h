@@ -38,10 +38,19 @@ struct ExpandArguments {
   const BlockPart* parts = nullptr;
   uint32_t part_count = 0;
   uint32_t kv_heads = 0;
+  bool whole_quads = false;  // each part's page_tokens is a multiple of 4
 };
 // used: the formats that parts have.
 cudaError_t QueueExpand(const ExpandArguments& arguments, const bool (&used)[kMostFormats],
                         cudaStream_t stream);
+
+// Whether QueueExpandQuads() (expand_quads.cu) takes a tensor's parts, if they have whole quads.
+bool ExpandsQuads(const TensorGeometry& tensor, const TensorPlace& to);
+// formats: a bit for each of K's and then of V's formats that go by this call. All have the codec,
+// bits, layout, dtype and dim of `tensor`, and go to elements of one type; K and V both only in
+// rows.
+cudaError_t QueueExpandQuads(const ExpandArguments& arguments, const TensorGeometry& tensor,
+                             uint32_t formats, cudaStream_t stream);
 
 // --- quantize (quantize.cu) ---
 

@@ -346,7 +346,11 @@ absl::Status Load::Expand(const LoadLayer& layer, const std::vector<BlockPart>& 
       .kv_heads = layer.kv_heads};
   std::copy(layer.formats.begin(), layer.formats.end(), arguments.formats);
   bool used[kMostFormats] = {};
-  for (const BlockPart& part : parts) used[part.format] = true;
+  arguments.whole_quads = true;
+  for (const BlockPart& part : parts) {
+    used[part.format] = true;
+    arguments.whole_quads = arguments.whole_quads && part.page_tokens % kQuad == 0;
+  }
   const cudaError_t error = QueueExpand(arguments, used, expand_stream_);
   PREFIXD_RETURN_IF_ERROR(context_->tables().Give(chunk, expand_stream_));
   PREFIXD_RETURN_IF_ERROR(FromCuda(error, "load: expand"));

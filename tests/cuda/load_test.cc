@@ -20,6 +20,7 @@ constexpr uint32_t kLayers = 3;
 
 // Layers of one sequence with their pages in an arena.
 struct Cached {
+  kernels::LayerShape layer;
   std::vector<quant::KvFormat> formats;
   std::vector<kernels::BlockShape> shapes;
   std::vector<std::unique_ptr<kernels::PagedLayer>> layers;
@@ -29,17 +30,20 @@ struct Cached {
 
   size_t BytesOf(const quant::BlockTableEntry& entry) const {
     const quant::KvFormat& format = formats[entry.format];
-    return kLayer.kv_heads *
-           (quant::LayoutOfUnit(format.key, kLayer.key_dim, entry.page_tokens).unit_bytes +
-            quant::LayoutOfUnit(format.value, kLayer.value_dim, entry.page_tokens).unit_bytes);
+    return layer.kv_heads *
+           (quant::LayoutOfUnit(format.key, layer.key_dim, entry.page_tokens).unit_bytes +
+            quant::LayoutOfUnit(format.value, layer.value_dim, entry.page_tokens).unit_bytes);
   }
 };
 
-Cached MakeCached(std::vector<quant::KvFormat> formats, Draw& draw) {
+Cached MakeCached(std::vector<quant::KvFormat> formats, Draw& draw,
+                  std::initializer_list<uint32_t> page_tokens = {16, 64, 64, 37},
+                  const kernels::LayerShape& shape = kLayer) {
   Cached cached;
+  cached.layer = shape;
   cached.formats = std::move(formats);
   for (int i = 0; i < 9; ++i) {
-    const uint32_t slots = draw.OneOf({16u, 64u, 64u, 37u});
+    const uint32_t slots = draw.OneOf(page_tokens);
     cached.shapes.push_back({.tokens = i == 8 ? draw.From(1, slots + 1) : slots,
                              .page_tokens = slots,
                              .format = draw.Below(static_cast<uint32_t>(cached.formats.size()))});
@@ -49,7 +53,7 @@ Cached MakeCached(std::vector<quant::KvFormat> formats, Draw& draw) {
   size_t at = 0;
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     cached.layers.push_back(
-        std::make_unique<kernels::PagedLayer>(kLayer, cached.formats, cached.shapes, layer + 9));
+        std::make_unique<kernels::PagedLayer>(shape, cached.formats, cached.shapes, layer + 9));
     auto& blocks = cached.blocks.emplace_back();
     for (const quant::BlockTableEntry& entry : cached.layers.back()->table()) {
       const size_t bytes = cached.BytesOf(entry);
@@ -77,17 +81,17 @@ std::vector<float> Want(const Cached& cached, uint32_t layer, uint32_t token, ui
     const quant::KvFormat& format = cached.formats[entry.format];
     const quant::UnitShape key{.format = format.key,
                                .side = quant::Side::kKey,
-                               .dim = kLayer.key_dim,
+                               .dim = cached.layer.key_dim,
                                .page_tokens = entry.page_tokens};
     const quant::UnitShape values{.format = format.value,
                                   .side = quant::Side::kValue,
-                                  .dim = kLayer.value_dim,
+                                  .dim = cached.layer.value_dim,
                                   .page_tokens = entry.page_tokens};
     const size_t key_bytes = quant::LayoutOf(key).unit_bytes;
-    const std::byte* unit = value ? entry.units + kLayer.kv_heads * key_bytes +
+    const std::byte* unit = value ? entry.units + cached.layer.kv_heads * key_bytes +
                                         head * quant::LayoutOf(values).unit_bytes
                                   : entry.units + head * key_bytes;
-    std::vector<float> row(value ? kLayer.value_dim : kLayer.key_dim);
+    std::vector<float> row(value ? cached.layer.value_dim : cached.layer.key_dim);
     quant::DequantizeToken(value ? values : key, unit, token, row);
     std::vector<std::byte> narrow(row.size() * 4);
     quant::NarrowFromFloat(dtype, row.data(), row.size(), narrow.data());
@@ -107,9 +111,9 @@ void ExpectLoaded(const Cached& cached, EngineLayout layout, quant::Dtype dtype,
                   uint32_t count, uint64_t pinned_bytes_at_least, Draw& draw) {
   Engine engine;
   for (uint32_t i = 0; i < 2 * kLayers; ++i) {
-    engine.tensors.push_back(
-        std::make_unique<EngineTensor>(layout, dtype, kLayer.kv_heads, cached.tokens,
-                                       i % 2 == 0 ? kLayer.key_dim : kLayer.value_dim, draw));
+    engine.tensors.push_back(std::make_unique<EngineTensor>(
+        layout, dtype, cached.layer.kv_heads, cached.tokens,
+        i % 2 == 0 ? cached.layer.key_dim : cached.layer.value_dim, draw));
     engine.tensors.back()->set_table(engine.tensors.front()->table());
     engine.memory.push_back(std::make_unique<DeviceBytes>(engine.tensors.back()->bytes()));
     engine.described.push_back(engine.tensors.back()->Describe(engine.memory.back()->data()));
@@ -123,9 +127,9 @@ void ExpectLoaded(const Cached& cached, EngineLayout layout, quant::Dtype dtype,
     it.block_count = cached.blocks[layer].size();
     it.formats = formats.data();
     it.format_count = static_cast<uint32_t>(formats.size());
-    it.kv_heads = kLayer.kv_heads;
-    it.key_dim = kLayer.key_dim;
-    it.value_dim = kLayer.value_dim;
+    it.kv_heads = cached.layer.kv_heads;
+    it.key_dim = cached.layer.key_dim;
+    it.value_dim = cached.layer.value_dim;
     it.key = &engine.described[2 * layer];
     it.value = &engine.described[2 * layer + 1];
   }
@@ -151,7 +155,7 @@ void ExpectLoaded(const Cached& cached, EngineLayout layout, quant::Dtype dtype,
   for (uint32_t i = 0; i < 2 * kLayers; ++i) {
     EngineTensor want = *engine.tensors[i];
     for (uint32_t t = begin; t < end; ++t) {
-      for (uint32_t h = 0; h < kLayer.kv_heads; ++h) {
+      for (uint32_t h = 0; h < cached.layer.kv_heads; ++h) {
         want.Set(t, h, Want(cached, i / 2, t, h, i % 2 == 1, dtype));
       }
     }
@@ -201,6 +205,25 @@ TEST(LoadTest, ElementsAreThoseOfTheCpuInEveryFormatAndLayoutOfAnEngine) {
     const uint32_t begin = draw.Below(cached.tokens);
     ExpectLoaded(cached, layout, dtype, begin, draw.From(1, cached.tokens - begin + 1), 1, draw);
     prefixd_cuda_unpin(arena);
+    if (HasFailure()) return;
+  }
+}
+
+// Pages of whole quads have kernels of their own for tensors of halves.
+TEST(LoadTest, HalvesFromPagesOfWholeQuadsAreThoseOfTheCpu) {
+  SKIP_WITHOUT_GPU();
+  Draw draw(10);
+  for (const auto& formats : Ladders()) {
+    // K and V of one size go by one launch where their formats are the same.
+    const kernels::LayerShape shape{
+        .kv_heads = 2, .key_dim = 128, .value_dim = draw.OneOf({64u, 128u})};
+    const Cached cached = MakeCached(formats, draw, {16, 64, 36, 48}, shape);
+    for (const quant::Dtype dtype : {quant::Dtype::kF16, quant::Dtype::kBf16}) {
+      const EngineLayout layout = kEngineLayouts[draw.Below(5)];
+      ExpectLoaded(cached, layout, dtype, 0, 0, 0, draw);
+      const uint32_t begin = draw.Below(cached.tokens);
+      ExpectLoaded(cached, layout, dtype, begin, draw.From(1, cached.tokens - begin + 1), 0, draw);
+    }
     if (HasFailure()) return;
   }
 }
