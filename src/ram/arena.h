@@ -36,6 +36,7 @@
 #include "block/extent.h"
 #include "block/page_check.h"
 #include "block/tokens.h"
+#include "ram/unpin_patience.h"
 
 namespace prefixd::ram {
 
@@ -228,14 +229,17 @@ class Arena {
   // Replaces what the slot's worker has pinned: bit i % 8 of byte i / 8 is slab i, bits beyond are
   // ignored. Slabs that waited for this worker alone lose their memory now.
   void SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) PREFIXD_EXCLUDES(mutex_);
+  // The slot's worker has gone: nothing is pinned, and the next one has the full time to unpin.
+  void ForgetDevicePins(uint32_t slot) PREFIXD_EXCLUDES(mutex_);
   DevicePins device_pins() const PREFIXD_EXCLUDES(mutex_);
   uint64_t slabs() const { return shape_.slabs; }  // that there is address space for
   struct Leaving {
     bool waits = false;       // slabs are waiting for workers: call again soon
     uint64_t late_slots = 0;  // bit s: slot s's worker did not unpin in time, since the last call
+    base::Deadline until{};   // if `waits`: when a worker is late next
   };
   // Takes the memory of slabs for which workers had their time. A worker that was late is not
-  // waited for again before its SetDevicePins leaves out all that was taken.
+  // waited for again before its SetDevicePins leaves out all that was taken, and then half as long.
   Leaving EndLeaving() PREFIXD_EXCLUDES(mutex_);
 
   // Gives one more slab its memory ahead of need, so that Allocate need not wait for fallocate.
@@ -343,6 +347,10 @@ class Arena {
 
   // device_pins.cc
   bool IsAwaited(uint32_t index) const PREFIXD_REQUIRES(mutex_);  // a worker is to unpin it
+  // How long those who are to unpin it have.
+  std::chrono::nanoseconds PatienceWith(uint32_t index) const PREFIXD_REQUIRES(mutex_);
+  // When the next of leaving_ is late. Requires: there is one.
+  base::Deadline NextLate() const PREFIXD_REQUIRES(mutex_);
   void TakeMemory(uint32_t index) PREFIXD_REQUIRES(mutex_);
   void EndLeavingLocked() PREFIXD_REQUIRES(mutex_);
 
@@ -370,6 +378,7 @@ class Arena {
   std::map<uint32_t, base::Deadline> leaving_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;      // are not waited for
   uint64_t new_late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of them, not told by EndLeaving
+  std::array<UnpinPatience, 64> patience_ PREFIXD_GUARDED_BY(mutex_);  // by slot
   // By extent size: slabs that serve it and have a free slot. The lowest is filled first, so that
   // the others run empty.
   std::map<uint64_t, std::set<uint32_t>> open_slabs_ PREFIXD_GUARDED_BY(mutex_);

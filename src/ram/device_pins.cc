@@ -2,6 +2,7 @@
 // so a slab that leaves service gives its memory back once its workers have unpinned it. It counts
 // as in use until then. A worker that was late is not waited for before it says that it has
 // unpinned all that was taken.
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -14,19 +15,40 @@ namespace prefixd::ram {
 void Arena::SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) {
   const uint64_t bit = uint64_t{1} << slot;
   base::MutexLock lock(mutex_);
-  bool keeps = false;  // what was taken although it had it pinned
+  bool keeps = false;    // what was taken although it had it pinned
+  bool in_time = false;  // unpins what is to leave
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     const auto bits = i / 8 < slabs.size() ? std::to_integer<uint32_t>(slabs[i / 8]) : 0;
     const bool pinned = (bits >> i % 8 & 1) != 0;
+    in_time = in_time || (!pinned && (slabs_[i].pinned_by & bit) != 0 && leaving_.contains(i));
     slabs_[i].pinned_by = pinned ? slabs_[i].pinned_by | bit : slabs_[i].pinned_by & ~bit;
     keeps = keeps || (pinned && !slabs_[i].in_service && !leaving_.contains(i));
   }
+  if (in_time && (late_slots_ & bit) == 0) patience_[slot].InTime();
   if (!keeps) late_slots_ &= ~bit;
   EndLeavingLocked();
 }
 
+void Arena::ForgetDevicePins(uint32_t slot) {
+  SetDevicePins(slot, {});
+  base::MutexLock lock(mutex_);
+  patience_[slot] = {};
+}
+
 bool Arena::IsAwaited(uint32_t index) const {
   return (slabs_[index].pinned_by & ~late_slots_) != 0;
+}
+
+std::chrono::nanoseconds Arena::PatienceWith(uint32_t index) const {
+  std::chrono::nanoseconds most{0};
+  for (uint64_t left = slabs_[index].pinned_by & ~late_slots_; left != 0; left &= left - 1) {
+    most = std::max(most, patience_[static_cast<size_t>(std::countr_zero(left))].Of(unpin_within_));
+  }
+  return most;
+}
+
+base::Deadline Arena::NextLate() const {
+  return std::ranges::min_element(leaving_, {}, [](const auto& it) { return it.second; })->second;
 }
 
 void Arena::TakeMemory(uint32_t index) {
@@ -42,8 +64,12 @@ void Arena::EndLeavingLocked() {
   const auto now = std::chrono::steady_clock::now();
   for (const auto& [index, until] : leaving_) {
     if (!IsAwaited(index) || now < until) continue;
-    new_late_slots_ |= slabs_[index].pinned_by & ~late_slots_;
-    late_slots_ |= slabs_[index].pinned_by;
+    const uint64_t late = slabs_[index].pinned_by & ~late_slots_;
+    for (uint64_t left = late; left != 0; left &= left - 1) {
+      patience_[static_cast<size_t>(std::countr_zero(left))].Late();
+    }
+    new_late_slots_ |= late;
+    late_slots_ |= late;
   }
   const size_t waited = leaving_.size();
   for (auto slab = leaving_.begin(); slab != leaving_.end();) {
@@ -61,7 +87,9 @@ void Arena::EndLeavingLocked() {
 Arena::Leaving Arena::EndLeaving() {
   base::MutexLock lock(mutex_);
   if (!leaving_.empty()) EndLeavingLocked();
-  return {.waits = !leaving_.empty(), .late_slots = std::exchange(new_late_slots_, 0)};
+  Leaving left{.waits = !leaving_.empty(), .late_slots = std::exchange(new_late_slots_, 0)};
+  if (left.waits) left.until = NextLate();
+  return left;
 }
 
 DevicePins Arena::device_pins() const {

@@ -67,9 +67,7 @@ bool Arena::LeavesRoom(uint64_t bytes) const {
 
 void Arena::AwaitSlab() {
   if (leaving_.empty()) return backed_.Wait(mutex_);
-  const auto first =
-      std::ranges::min_element(leaving_, {}, [](const auto& it) { return it.second; });
-  backed_.WaitUntil(mutex_, base::Deadline(first->second));
+  backed_.WaitUntil(mutex_, NextLate());
   EndLeavingLocked();
 }
 
@@ -208,7 +206,7 @@ void Arena::LeaveService(uint32_t index) {
   TellService(index);
   PunchRecords(index, 0);
   if (!IsAwaited(index)) return TakeMemory(index);
-  leaving_[index] = std::chrono::steady_clock::now() + unpin_within_;
+  leaving_[index] = std::chrono::steady_clock::now() + PatienceWith(index);
 }
 
 void Arena::Shrink() {

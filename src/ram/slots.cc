@@ -97,7 +97,7 @@ absl::StatusOr<SlotFiles> Slots::OpenFor(uint32_t slot) {
 bool Slots::Locked(uint32_t slot) const { return arena_->slot_locks()->Locked(slot); }
 
 void Slots::Release(uint32_t slot) {
-  arena_->SetDevicePins(slot, {});
+  arena_->ForgetDevicePins(slot);
   base::MutexLock lock(mutex_);
   Free(slot);
   taken_[slot] = false;

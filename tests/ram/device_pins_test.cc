@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "ram/shared_file.h"
+#include "ram/unpin_patience.h"
 #include "tests/ram/shared_arena.h"
 
 namespace prefixd::ram {
@@ -145,6 +146,74 @@ TEST(DevicePinsTest, AWorkerThatDoesNotUnpinIsWaitedForOnceAndItsMemoryIsTold) {
   EXPECT_EQ(arena->device_pins().kept_bytes, 0u);
   ASSERT_TRUE(arena->Resize(5 * kMiB).ok());
   EXPECT_GT(arena->device_pins().awaited_bytes, 0u) << "it answers again";
+}
+
+// A worker of slot 9 that has pinned all slabs when one is to leave.
+class PatienceTest : public ::testing::Test {
+ protected:
+  static constexpr std::chrono::milliseconds kFull{320};
+
+  // Asks for a slab. Returns how long the worker has: not less than the first, nor more than the
+  // second.
+  std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds> Ask() {
+    EXPECT_TRUE(arena_->Resize(8 * kMiB).ok());
+    arena_->SetDevicePins(9, Bits(FirstSlabs(BackAll(*arena_))));  // it keeps nothing else
+    const auto before = std::chrono::steady_clock::now();
+    EXPECT_TRUE(arena_->Resize(8 * kMiB - kSlab).ok());
+    const Arena::Leaving left = arena_->EndLeaving();
+    if (!left.waits) return {std::chrono::nanoseconds(0), kForever};  // it was late already
+    return {left.until - std::chrono::steady_clock::now(), left.until - before};
+  }
+  void BeLate() {
+    ASSERT_TRUE(arena_->GiveUp(2 * kSlab)) << "waits until the worker is late";
+    arena_->TakeBack(2 * kSlab);
+  }
+  void UnpinAll() { arena_->SetDevicePins(9, {}); }
+
+  const ArenaPath path_;
+  const std::unique_ptr<Arena> arena_ = OpenOrDie(PinOptions(path_, kFull));
+};
+
+TEST_F(PatienceTest, AWorkerThatIsLateAgainAndAgainHasHalfAsLongEachTime) {
+  for (int late = 0; late < 5; ++late) {
+    EXPECT_LE(Ask().first, kFull / (1 << late)) << late;
+    BeLate();
+  }
+  EXPECT_LE(Ask().first, kFull / 32);
+  UnpinAll();
+  EXPECT_LE(Ask().first, kFull / 32) << "one that says that it has unpinned";
+  arena_->ForgetDevicePins(9);
+  EXPECT_GE(Ask().second, kFull) << "the slot's next worker";
+}
+
+TEST_F(PatienceTest, AWorkerThatUnpinsInTimeForLongHasTheFullTimeAgain) {
+  Ask();
+  BeLate();
+  int asked = 1;
+  for (; Ask().second < kFull && asked < 1'000; ++asked) UnpinAll();
+  EXPECT_GE(asked, 17);
+  EXPECT_LT(asked, 1'000);
+}
+
+TEST(UnpinPatienceTest, ItHalvesWhenAWorkerIsLateAndDoublesWhenItHasBeenInTimeForLong) {
+  constexpr std::chrono::nanoseconds kFull{2'000'000'000};
+  UnpinPatience patience;
+  std::chrono::nanoseconds all{0};
+  for (int i = 0; i < 100; ++i) {
+    all += patience.Of(kFull);
+    patience.Late();
+  }
+  EXPECT_LE(all, 2 * kFull + 100 * patience.Of(kFull)) << "whatever it does";
+  EXPECT_LE(patience.Of(kFull), kFull / 1'000'000);
+  patience = {};
+  patience.Late();
+  EXPECT_EQ(patience.Of(kFull), kFull / 2);
+  for (int i = 0; i < 15; ++i) patience.InTime();
+  EXPECT_EQ(patience.Of(kFull), kFull / 2) << "a few times are not enough";
+  patience.InTime();
+  EXPECT_EQ(patience.Of(kFull), kFull);
+  for (int i = 0; i < 40; ++i) patience.InTime();
+  EXPECT_EQ(patience.Of(kFull), kFull) << "never more";
 }
 
 TEST(DevicePinsTest, SlabsThatNobodyHasPinnedLeaveFirst) {
