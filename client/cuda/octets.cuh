@@ -314,6 +314,22 @@ __device__ __forceinline__ void ReadOctet(const TensorGeometry& t, const UnitPla
   }
 }
 
+// Elements before a channel of a head.
+__device__ __forceinline__ int64_t ChannelOffset(const TensorPlace& place, uint32_t channel) {
+  if (channel < place.split) return channel;
+  return channel / place.split * place.split_stride + channel % place.split;
+}
+
+// The number of a token's element in an engine's tensor. at: its head's and channel's offset;
+// table: blocks of the sequence, for a place that has blocks.
+__device__ __forceinline__ int64_t ElementOf(const TensorPlace& place, const int32_t* table,
+                                             int64_t at, uint32_t token) {
+  if (place.block_tokens == 0) return at + token * place.token_stride;
+  const uint32_t block = token / place.block_tokens;
+  return at + table[block] * place.block_stride +
+         (token - block * place.block_tokens) * place.token_stride;
+}
+
 // Eight channels of one head of an engine's tensor; the elements of a token are then one addition
 // away.
 class HeadOfTensor {
@@ -406,19 +422,10 @@ class HeadOfTensor {
            ((place_.token_stride | place_.block_stride) & 7) == 0;
   }
   __device__ __forceinline__ int64_t Offset(uint32_t channel) const {
-    if (channel < place_.split) return channel;
-    return channel / place_.split * place_.split_stride + channel % place_.split;
+    return ChannelOffset(place_, channel);
   }
   __device__ __forceinline__ uint8_t* At(uint32_t token) const {
-    int64_t at = at_;
-    if (place_.block_tokens == 0) {
-      at += token * place_.token_stride;
-    } else {
-      const uint32_t block = token / place_.block_tokens;
-      at += table_[block] * place_.block_stride +
-            (token - block * place_.block_tokens) * place_.token_stride;
-    }
-    return static_cast<uint8_t*>(place_.data) + at * element_;
+    return static_cast<uint8_t*>(place_.data) + ElementOf(place_, table_, at_, token) * element_;
   }
 
   const TensorPlace& place_;

@@ -7,6 +7,7 @@
 
 #include "geometry.h"
 #include "kernels.h"
+#include "octets.cuh"
 
 namespace prefixd::cuda {
 
@@ -26,23 +27,13 @@ inline bool IsHalves(const TensorPlace& place) {
 // Elements before a head's channel.
 __device__ __forceinline__ int64_t HeadOffset(const TensorPlace& place, uint32_t head,
                                               uint32_t channel) {
-  const int64_t at = head * place.head_stride;
-  if (channel < place.split) return at + channel;
-  return at + channel / place.split * place.split_stride + channel % place.split;
+  return head * place.head_stride + ChannelOffset(place, channel);
 }
 
 // A token's halves. head: of HeadOffset().
 __device__ __forceinline__ uint8_t* RowOf(const TensorPlace& place, const int32_t* table,
                                           int64_t head, uint32_t token) {
-  int64_t at = head;
-  if (place.block_tokens == 0) {
-    at += token * place.token_stride;
-  } else {
-    const uint32_t block = token / place.block_tokens;
-    at += table[block] * place.block_stride +
-          (token - block * place.block_tokens) * place.token_stride;
-  }
-  return static_cast<uint8_t*>(place.data) + 2 * at;
+  return static_cast<uint8_t*>(place.data) + 2 * ElementOf(place, table, head, token);
 }
 
 // Four words of four bytes as the words of their first, second, third and fourth bytes.
