@@ -15,7 +15,9 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr uint32_t kTokens = 8;  // of a thread
+constexpr uint32_t kTokens = 8;         // of a thread
+constexpr uint32_t kMostThreads = 256;  // most blocks have half as many
+static_assert(BlocksFit(32, kTokens, kMostThreads));
 
 // A thread's codes of one token. Rows of MLX's stream of up to 4 bits: the stream's bits in
 // word[0]. Else a byte a channel.
@@ -265,7 +267,7 @@ __device__ __forceinline__ void WriteQuad(const TensorPlace& place, const int32_
 // block: (octets of a row, tokens / kTokens); grid: (part, kv head, K or V). formats: as of
 // QueueExpandQuads().
 template <uint8_t kTo, uint8_t kCodec, uint32_t kBits, Codes kCodes, uint8_t kParameters>
-__global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, 10)
+__global__ void __launch_bounds__(kMostThreads, 5)
     ExpandQuadsKernel(const __grid_constant__ ExpandArguments a, uint32_t formats) {
   const BlockPart part = a.parts[blockIdx.x];
   const bool value = blockIdx.z != 0 || formats % (1u << kMostFormats) == 0;
@@ -329,14 +331,10 @@ __global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, 10)
 template <uint8_t kTo, uint8_t kCodec, uint32_t kBits, Codes kCodes, uint8_t kParameters>
 cudaError_t Launch(const ExpandArguments& a, const TensorGeometry& t, uint32_t formats,
                    cudaStream_t stream) {
-  const uint32_t octets = t.dim / kOctet;  // a multiple of four
-  uint32_t whole = 8;                      // rows of threads that are whole warps
-  while (octets * whole / 2 % 32 == 0) whole /= 2;
-  const uint32_t rows = std::max(1u, kElementsOfBlock / t.dim / kTokens / whole) * whole;
+  const dim3 block(t.dim / kOctet, RowsOfBlock(t.dim, kTokens, kElementsOfBlock));
   const bool keys = formats % (1u << kMostFormats) != 0, values = formats >> kMostFormats != 0;
   ExpandQuadsKernel<kTo, kCodec, kBits, kCodes, kParameters>
-      <<<dim3(a.part_count, a.kv_heads, keys && values ? 2 : 1), dim3(octets, rows), 0, stream>>>(
-          a, formats);
+      <<<dim3(a.part_count, a.kv_heads, keys && values ? 2 : 1), block, 0, stream>>>(a, formats);
   return cudaGetLastError();
 }
 
@@ -387,7 +385,7 @@ bool ExpandsQuads(const TensorGeometry& t, const TensorPlace& to) {
   const bool known = affine || t.codec == kQ8_0 || t.codec == kQ4_0;
   const bool words = affine || t.layout == kTiled || t.row_codes % 4 == 0;
   return known && words && (t.dtype == kF16 || t.dtype == kBf16) && t.dim <= kMaxDim &&
-         IsHalves(to);
+         HasAlignedHalves(to);
 }
 
 cudaError_t QueueExpandQuads(const ExpandArguments& a, const TensorGeometry& t, uint32_t formats,

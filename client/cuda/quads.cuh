@@ -1,8 +1,9 @@
 // What quantizing to, and expanding from, quads of tokens share: places of rows of halves, and how
 // codes of a quad lie.
 //
-// Device functions, any thread by itself.
+// Device functions, any thread by itself, and what the host needs to launch kernels of quads.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "geometry.h"
@@ -17,7 +18,27 @@ constexpr uint32_t kElementsOfBlock = 8192;
 // Where codes lie in a unit.
 enum class Codes { kRows, kTiledKeys, kTiledValues };
 
-inline bool IsHalves(const TensorPlace& place) {
+// Rows of threads of a block, each of which has all octets of `tokens` tokens: whole warps, and no
+// more than pages of `page_tokens` need.
+constexpr uint32_t RowsOfBlock(uint32_t dim, uint32_t tokens, uint32_t page_tokens) {
+  const uint32_t octets = dim / kOctet;  // a multiple of four
+  uint32_t whole = 8;                    // rows that are whole warps
+  while (octets * whole / 2 % 32 == 0) whole /= 2;
+  const uint32_t most = kElementsOfBlock / dim / tokens / whole;
+  const uint32_t needed = (page_tokens + tokens * whole - 1) / (tokens * whole);
+  return std::max(1u, std::min(most, needed)) * whole;
+}
+
+// Whether blocks of dims that are multiples of `step` have whole warps and `most` threads at most.
+constexpr bool BlocksFit(uint32_t step, uint32_t tokens, uint32_t most) {
+  for (uint32_t dim = step; dim <= kMaxDim; dim += step) {
+    const uint32_t threads = dim / kOctet * RowsOfBlock(dim, tokens, kElementsOfBlock);
+    if (threads % 32 != 0 || threads > most) return false;
+  }
+  return true;
+}
+
+inline bool HasAlignedHalves(const TensorPlace& place) {
   return (place.dtype == kF16 || place.dtype == kBf16) &&
          reinterpret_cast<uintptr_t>(place.data) % 16 == 0 && place.split % kOctet == 0 &&
          ((place.token_stride | place.head_stride | place.block_stride | place.split_stride) & 7) ==

@@ -26,8 +26,8 @@ __device__ float Quotient(float a, float b, float inverse) {
 
 __device__ uint32_t Rounded(float x) { return __float_as_uint(__fadd_rn(x, kRounder)) & 0xFF; }
 
-// The value of x, of a number in four, of the group's lane that has it: each lane of four computes
-// the parameters of one of its four tokens, and gets the others'.
+// The x of the lane that has this token's, among four neighbours: each of them computes the
+// parameters of one of four tokens, and gets those of the others.
 __device__ float FromLane(float x, uint32_t token) {
   return __shfl_sync(~0u, x, (threadIdx.x + threadIdx.y * blockDim.x) % 32 / 4 * 4 + token);
 }
@@ -446,10 +446,9 @@ cudaError_t QueueQuantize(const QuantizeArguments& a, cudaStream_t stream) {
   if (a.count < before + kManyTokens || !TakesQuads(a)) return QueueAny(a, stream);
   const uint32_t in_quads = (a.count - before) / kQuad * kQuad;
   const uint32_t behind = before + in_quads;
-  for (const cudaError_t error : {QueueAny(PartOf(a, 0, before), stream),
-                                  QueueQuantizeQuads(PartOf(a, before, in_quads), stream)}) {
-    if (error != cudaSuccess) return error;
-  }
+  cudaError_t error = QueueAny(PartOf(a, 0, before), stream);
+  if (error == cudaSuccess) error = QueueQuantizeQuads(PartOf(a, before, in_quads), stream);
+  if (error != cudaSuccess) return error;
   return QueueAny(PartOf(a, behind, a.count - behind), stream);
 }
 

@@ -1,6 +1,7 @@
 // Quantizes whole quads of tokens, whose rows are halves that lie side by side: what engines have.
-// A block of threads takes a page of one head; a thread has eight channels of four tokens, or of
-// eight where eight lanes or more share a group, so that each computes one token's parameters.
+// A block of threads takes a page of one head, or a strip of a long one; a thread has eight
+// channels of four tokens, or of eight where eight lanes or more share a group, so that each
+// computes one token's parameters.
 //
 // The codes are those of quantize.cu, by fewer instructions, which limit it: quantize_quads.cuh.
 #include <algorithm>
@@ -14,6 +15,9 @@ namespace prefixd::cuda {
 namespace {
 
 constexpr uint32_t kStageBytes = kElementsOfBlock / 32 * 34;  // q8_0's
+constexpr uint32_t kMostStrips = 65535;                       // of a grid
+static_assert(BlocksFit(32, 4, kElementsOfBlock / kOctet / 4));
+static_assert(BlocksFit(64, 8, kElementsOfBlock / kOctet / 8));
 
 // --- places ---
 
@@ -172,8 +176,8 @@ __device__ __forceinline__ void EncodeQuad(const Places<kCodec, kBits, kCodes>& 
   if (kCodes != Codes::kRows && there) places.PutTiles(codes, slot);
 }
 
-// block: (octets of a row, tokens / kTokens); grid: (page, kv head). A group has kTokens lanes at
-// least.
+// block: (octets of a row, tokens / kTokens); grid: (page, kv head, strip of blockDim.y * kTokens
+// slots). A group has kTokens lanes at least.
 template <uint8_t kFrom, uint8_t kCodec, uint32_t kBits, Codes kCodes, uint32_t kTokens>
 __global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, kTokens == 4 ? 5 : 7)
     QuantizeQuadsKernel(const __grid_constant__ QuantizeArguments a) {
@@ -194,7 +198,8 @@ __global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, kTokens =
   constexpr bool kApart = kTokens > kQuad && kBits == 8 && kCodes == Codes::kTiledKeys;
   const uint32_t apart = kApart ? max(1u, 32 / blockDim.x) : 1;
   const uint32_t row = threadIdx.y / apart * (apart * kTokens) + threadIdx.y % apart * kQuad;
-  for (uint32_t begin = first; begin < end; begin += blockDim.y * kTokens) {
+  const uint32_t strip = blockDim.y * kTokens;
+  for (uint32_t begin = first + blockIdx.z * strip; begin < end; begin += gridDim.z * strip) {
     uint4 words[kTokens] = {};
 #pragma unroll
     for (uint32_t k = 0; k < kTokens; k += kQuad) {
@@ -233,7 +238,7 @@ __global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, kTokens =
     }
     if constexpr (PlacesOfCodes::kStaged) {
       __syncthreads();
-      const uint32_t tokens = min(blockDim.y * kTokens, end - begin);
+      const uint32_t tokens = min(strip, end - begin);
       CopyRows(stage, unit + begin * t.row_codes, tokens * t.row_codes);
       __syncthreads();
     }
@@ -242,15 +247,12 @@ __global__ void __launch_bounds__(kElementsOfBlock / kOctet / kTokens, kTokens =
 
 template <uint8_t kFrom, uint8_t kCodec, uint32_t kBits, Codes kCodes, uint32_t kTokens>
 cudaError_t Launch(const QuantizeArguments& a, cudaStream_t stream) {
-  const uint32_t octets = a.tensor.dim / kOctet;  // a multiple of four
-  uint32_t whole = 8;                             // rows of threads that are whole warps
-  while (octets * whole / 2 % 32 == 0) whole /= 2;
-  const uint32_t most = kElementsOfBlock / a.tensor.dim / kTokens / whole;
-  const uint32_t wanted = (a.page_tokens / kQuad * kQuad + kTokens * whole - 1) / (kTokens * whole);
-  const dim3 block(octets, std::max(1u, std::min(most, wanted)) * whole);
+  const uint32_t rows = RowsOfBlock(a.tensor.dim, kTokens, a.page_tokens);
   const uint32_t pages = (a.first_slot + a.count + a.page_tokens - 1) / a.page_tokens;
+  const uint32_t strips = (a.page_tokens + rows * kTokens - 1) / (rows * kTokens);
+  const dim3 grid(pages, a.kv_heads, std::min(strips, kMostStrips));
   QuantizeQuadsKernel<kFrom, kCodec, kBits, kCodes, kTokens>
-      <<<dim3(pages, a.kv_heads), block, 0, stream>>>(a);
+      <<<grid, dim3(a.tensor.dim / kOctet, rows), 0, stream>>>(a);
   return cudaGetLastError();
 }
 
@@ -306,7 +308,8 @@ bool TakesQuads(const QuantizeArguments& a) {
   // A quad's tokens are in one block.
   const bool together = rows.block_tokens == 0 ||
                         (rows.block_tokens % kQuad == 0 && (a.begin - a.first_slot) % kQuad == 0);
-  return known && together && IsHalves(rows) && t.dim <= kMaxDim && a.page_tokens % kQuad == 0;
+  return known && together && HasAlignedHalves(rows) && t.dim <= kMaxDim &&
+         a.page_tokens % kQuad == 0;
 }
 
 cudaError_t QueueQuantizeQuads(const QuantizeArguments& arguments, cudaStream_t stream) {

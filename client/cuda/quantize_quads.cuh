@@ -85,8 +85,7 @@ __device__ __forceinline__ float2 OwnExtremes(const uint4 (&words)[kTokens], uin
     }
   }
   uint32_t most = of[0];
-  if (kTokens == 4 && lanes > 4) most = further(most, most, 4);
-  if (lanes > 8) most = further(most, most, 8);
+  if (kTokens == 8 && lanes > 8) most = further(most, most, 8);
   return Widened<kFrom>(most);
 }
 
@@ -100,10 +99,11 @@ struct Parameters {
 
 // Whether quotients by `scale` have the right integer after one correction. The corrected quotient
 // is off by 2^-46 of it before it is rounded. So it can only be wrong beside the middle M of two
-// floats next to k + 1/2, for k < 256, if |a - scale * M| < 2^-46 * a. In units of the last place
-// of scale * M, whose 25-bit M ends in 16 bits of 00..01 or 11..11 and of which a is a multiple
-// of 2^23, that wants the last 16 bits of scale's significand to be within 8 of 0; and not 0, since
-// then the exact quotient would have 25 bits.
+// floats next to k + 1/2, for k < 256, if |a - scale * M| < 2^-46 * a. With significands as
+// integers, M has 25 bits that end in 16 of 00..01 or 11..11, scale * M has 49, and a is a multiple
+// of 2^23 of its last place; so that wants the last 16 bits of scale's significand to be within 8
+// of 0; and not 0, since then the exact quotient would have 25 bits. (None of those kept out is
+// known to be wrong.)
 __device__ __forceinline__ bool OneCorrectionIsEnough(float scale) {
   const uint32_t last = __float_as_uint(scale) & 0xFFFF;
   return last == 0 || (last > 8 && last < 0x10000 - 8);
@@ -114,7 +114,7 @@ __device__ __forceinline__ float AffineCode(float x, const Parameters& p, float 
   const float a = __fsub_rn(x, p.bias);
   const float q = __fmul_rn(a, p.inverse);
   const float corrected = fmaf(fmaf(-q, p.scale, a), p.inverse, q);
-  return __fadd_rn(fminf(corrected, max_code), kRounder);  // nothing is below 0
+  return __fadd_rn(fminf(corrected, max_code), kRounder);  // at least -1/2, so no code is below 0
 }
 __device__ __forceinline__ float AffineCodeByDivision(float x, const Parameters& p,
                                                       float max_code) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ float TruncatedByBranches(float scaled) {
   return __uint_as_float(0x4B000000u | TruncatedCode(__fadd_rn(scaled, 8.5f)));
 }
 
-// q8_0: the magnitude's float, which has 128 more than the magnitude in its low byte. Halves away
-// from zero; adding a half towards zero never reaches the next integer.
+// q8_0: the float of a magnitude of 127 at most, which has 128 more than the magnitude in its low
+// byte. Halves away from zero; adding a half towards zero never reaches the next integer.
 __device__ __forceinline__ float Magnitude(float scaled) {
   return __fadd_rz(__fadd_rz(fabsf(scaled), 0.5f), 8388736.f);
 }
@@ -180,7 +180,7 @@ __device__ __forceinline__ uint32_t NibblesOf(const float (&x)[8], float zero) {
 }
 
 // A thread's codes of one token: word 0 alone for up to 4 bits. 8 bits: a byte a channel. 4 bits
-// that are neither rows of MLX's stream: NibblesOf(). Else MLX's stream.
+// outside of MLX's rows: NibblesOf(). Else MLX's stream.
 struct TokenCodes {
   uint32_t word[2] = {0, 0};
 };
@@ -267,9 +267,10 @@ __device__ __forceinline__ TokenCodes Encode(const uint4& words, const Parameter
   if constexpr (kCodec == kQ8_0) return EncodeQ8<kFrom, kUsual>(words, p.inverse);
   if constexpr (kCodec == kQ4_0) return EncodeQ4<kFrom, kUsual>(words, p.inverse);
 }
+
 // --- parameters ---
 
-// Of the token lane % 4. `most` and `less`: of the group, the smallest one negated.
+// Of the token lane % kTokens. `most` and `less`: of the group, the smallest one negated.
 template <uint32_t kBits>
 __device__ __forceinline__ Parameters AffineParameters(float most, float less) {
   const Affine fit = FitAffine(-less, most, static_cast<float>((1u << kBits) - 1));

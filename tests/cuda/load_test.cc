@@ -228,6 +228,24 @@ TEST(LoadTest, HalvesFromPagesOfWholeQuadsAreThoseOfTheCpu) {
   }
 }
 
+TEST(LoadTest, HalvesOfEveryDimensionAreThoseOfTheCpu) {
+  SKIP_WITHOUT_GPU();
+  Draw draw(11);
+  for (uint32_t dim = 32; dim <= 256; dim += 32) {
+    for (const quant::TensorFormat& format :
+         {quant::MlxAffineFormat(8, 32, quant::Dtype::kF16),
+          quant::Tiled(quant::MlxAffineFormat(4, 32, quant::Dtype::kBf16)),
+          quant::GgmlFormat(quant::Codec::kQ8_0),
+          quant::Tiled(quant::GgmlFormat(quant::Codec::kQ4_0))}) {
+      const kernels::LayerShape shape{.kv_heads = 2, .key_dim = dim, .value_dim = dim};
+      const Cached cached = MakeCached({Both(format)}, draw, {16, 64, 36}, shape);
+      ExpectLoaded(cached, EngineLayout::kVllm, quant::Dtype::kBf16, 0, 0, 0, draw);
+      ExpectLoaded(cached, EngineLayout::kContiguous, quant::Dtype::kF16, 0, 0, 0, draw);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(LoadTest, EveryLayoutOfAnEngineIsFilledFromPagesThatAreNotPinned) {
   SKIP_WITHOUT_GPU();
   Draw draw(9);
