@@ -346,9 +346,14 @@ class Arena {
   void Shrink() PREFIXD_REQUIRES(mutex_);
 
   // device_pins.cc
+  // A slab that is to leave.
+  struct Leaver {
+    base::Deadline until;      // who has not unpinned it then is late
+    uint64_t asked_slots = 0;  // bit s: slot s's worker had it pinned
+  };
+  // Asks those who have a slab pinned to unpin it.
+  void Ask(uint32_t index) PREFIXD_REQUIRES(mutex_);
   bool IsAwaited(uint32_t index) const PREFIXD_REQUIRES(mutex_);  // a worker is to unpin it
-  // How long those who are to unpin it have.
-  std::chrono::nanoseconds PatienceWith(uint32_t index) const PREFIXD_REQUIRES(mutex_);
   // When the next of leaving_ is late. Requires: there is one.
   base::Deadline NextLate() const PREFIXD_REQUIRES(mutex_);
   void TakeMemory(uint32_t index) PREFIXD_REQUIRES(mutex_);
@@ -375,7 +380,7 @@ class Arena {
   std::set<uint32_t> free_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in service; the lowest is cut first
   std::set<uint32_t> idle_slabs_ PREFIXD_GUARDED_BY(mutex_);  // in no other state: without memory
   // Out of service, but with their memory until workers have unpinned it, or until then at most.
-  std::map<uint32_t, base::Deadline> leaving_ PREFIXD_GUARDED_BY(mutex_);
+  std::map<uint32_t, Leaver> leaving_ PREFIXD_GUARDED_BY(mutex_);
   uint64_t late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;      // are not waited for
   uint64_t new_late_slots_ PREFIXD_GUARDED_BY(mutex_) = 0;  // of them, not told by EndLeaving
   std::array<UnpinPatience, 64> patience_ PREFIXD_GUARDED_BY(mutex_);  // by slot

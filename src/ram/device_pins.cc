@@ -6,25 +6,34 @@
 #include <bit>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+
 #include "os/memory.h"
 #include "ram/arena.h"
 #include "ram/shared_file.h"
 
 namespace prefixd::ram {
+namespace {
+
+// The numbers of the bits that are set.
+absl::InlinedVector<size_t, 64> SlotsOf(uint64_t bits) {
+  absl::InlinedVector<size_t, 64> slots;
+  for (; bits != 0; bits &= bits - 1) slots.push_back(static_cast<size_t>(std::countr_zero(bits)));
+  return slots;
+}
+
+}  // namespace
 
 void Arena::SetDevicePins(uint32_t slot, std::span<const std::byte> slabs) {
   const uint64_t bit = uint64_t{1} << slot;
   base::MutexLock lock(mutex_);
-  bool keeps = false;    // what was taken although it had it pinned
-  bool in_time = false;  // unpins what is to leave
+  bool keeps = false;  // what was taken although it had it pinned
   for (uint32_t i = 0; i < slabs_.size(); ++i) {
     const auto bits = i / 8 < slabs.size() ? std::to_integer<uint32_t>(slabs[i / 8]) : 0;
     const bool pinned = (bits >> i % 8 & 1) != 0;
-    in_time = in_time || (!pinned && (slabs_[i].pinned_by & bit) != 0 && leaving_.contains(i));
     slabs_[i].pinned_by = pinned ? slabs_[i].pinned_by | bit : slabs_[i].pinned_by & ~bit;
     keeps = keeps || (pinned && !slabs_[i].in_service && !leaving_.contains(i));
   }
-  if (in_time && (late_slots_ & bit) == 0) patience_[slot].InTime();
   if (!keeps) late_slots_ &= ~bit;
   EndLeavingLocked();
 }
@@ -39,16 +48,18 @@ bool Arena::IsAwaited(uint32_t index) const {
   return (slabs_[index].pinned_by & ~late_slots_) != 0;
 }
 
-std::chrono::nanoseconds Arena::PatienceWith(uint32_t index) const {
+void Arena::Ask(uint32_t index) {
+  const uint64_t slots = slabs_[index].pinned_by & ~late_slots_;
   std::chrono::nanoseconds most{0};
-  for (uint64_t left = slabs_[index].pinned_by & ~late_slots_; left != 0; left &= left - 1) {
-    most = std::max(most, patience_[static_cast<size_t>(std::countr_zero(left))].Of(unpin_within_));
+  for (const size_t slot : SlotsOf(slots)) {
+    most = std::max(most, patience_[slot].Of(unpin_within_));
   }
-  return most;
+  leaving_[index] = {.until = std::chrono::steady_clock::now() + most, .asked_slots = slots};
 }
 
 base::Deadline Arena::NextLate() const {
-  return std::ranges::min_element(leaving_, {}, [](const auto& it) { return it.second; })->second;
+  const auto until = [](const auto& it) { return it.second.until; };
+  return until(*std::ranges::min_element(leaving_, {}, until));
 }
 
 void Arena::TakeMemory(uint32_t index) {
@@ -62,12 +73,10 @@ void Arena::TakeMemory(uint32_t index) {
 
 void Arena::EndLeavingLocked() {
   const auto now = std::chrono::steady_clock::now();
-  for (const auto& [index, until] : leaving_) {
-    if (!IsAwaited(index) || now < until) continue;
+  for (const auto& [index, leaver] : leaving_) {
+    if (!IsAwaited(index) || now < leaver.until) continue;
     const uint64_t late = slabs_[index].pinned_by & ~late_slots_;
-    for (uint64_t left = late; left != 0; left &= left - 1) {
-      patience_[static_cast<size_t>(std::countr_zero(left))].Late();
-    }
+    for (const size_t slot : SlotsOf(late)) patience_[slot].Late();
     new_late_slots_ |= late;
     late_slots_ |= late;
   }
@@ -77,6 +86,9 @@ void Arena::EndLeavingLocked() {
     if (IsAwaited(index)) {
       ++slab;
     } else {
+      for (const size_t slot : SlotsOf(slab->second.asked_slots & ~late_slots_)) {
+        patience_[slot].InTime();
+      }
       TakeMemory(index);
       slab = leaving_.erase(slab);
     }
@@ -103,8 +115,8 @@ DevicePins Arena::device_pins() const {
     } else if (!slabs_[i].in_service) {
       pins.kept_bytes += shape_.slab_bytes;
     }
-    for (uint64_t slots = slabs_[i].pinned_by; slots != 0; slots &= slots - 1) {
-      pins.slot_bytes[static_cast<size_t>(std::countr_zero(slots))] += shape_.slab_bytes;
+    for (const size_t slot : SlotsOf(slabs_[i].pinned_by)) {
+      pins.slot_bytes[slot] += shape_.slab_bytes;
     }
   }
   return pins;

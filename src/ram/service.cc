@@ -206,7 +206,7 @@ void Arena::LeaveService(uint32_t index) {
   TellService(index);
   PunchRecords(index, 0);
   if (!IsAwaited(index)) return TakeMemory(index);
-  leaving_[index] = std::chrono::steady_clock::now() + PatienceWith(index);
+  Ask(index);
 }
 
 void Arena::Shrink() {

@@ -195,6 +195,20 @@ TEST_F(PatienceTest, AWorkerThatUnpinsInTimeForLongHasTheFullTimeAgain) {
   EXPECT_LT(asked, 1'000);
 }
 
+TEST_F(PatienceTest, ASlabIsUnpinnedInTimeOnceHoweverOftenAWorkerSaysSo) {
+  Ask();
+  BeLate();
+  arena_->SetDevicePins(10, Bits(FirstSlabs(32)));  // has the slab stay
+  Ask();
+  for (int i = 0; i < 100; ++i) {
+    UnpinAll();
+    arena_->SetDevicePins(9, Bits(FirstSlabs(32)));
+  }
+  UnpinAll();
+  arena_->SetDevicePins(10, {});
+  EXPECT_LE(Ask().first, kFull / 2);
+}
+
 TEST(UnpinPatienceTest, ItHalvesWhenAWorkerIsLateAndDoublesWhenItHasBeenInTimeForLong) {
   constexpr std::chrono::nanoseconds kFull{2'000'000'000};
   UnpinPatience patience;
