@@ -26,7 +26,7 @@ struct TokenCodes {
 };
 
 template <uint8_t kCodec, uint32_t kBits, Codes kCodes>
-constexpr bool kIsStream = kCodec == kMlxAffine&& kCodes == Codes::kRows&& kBits < 8;
+constexpr bool kIsStream = (kCodec == kMlxAffine) && (kCodes == Codes::kRows) && (kBits < 8);
 
 // --- reading codes ---
 
