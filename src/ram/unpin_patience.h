@@ -9,8 +9,8 @@
 namespace prefixd::ram {
 
 // Each time that the worker was late halves the time that it has, so that one which never unpins
-// makes others wait twice the full time at most. For every kInTime slabs that it unpinned in time it
-// doubles again, up to the full time.
+// makes others wait twice the full time at most. For every kInTime slabs that it unpinned in time
+// it doubles again, up to the full time.
 class UnpinPatience {
  public:
   std::chrono::nanoseconds Of(std::chrono::nanoseconds full) const { return full / (1 << halved_); }
