@@ -39,6 +39,14 @@ void MeasurePrefill(Bench& bench) {
   MeasureRows(bench, "K4/V4 rows", {Mlx(4, PREFIXD_ROWS), Mlx(4, PREFIXD_ROWS)}, {1, 32768, 512});
   MeasureRows(bench, "K8/V4 tiled", {Mlx(8, PREFIXD_TILED), Mlx(4, PREFIXD_TILED)},
               {1, 32768, 512});
+  MeasureRows(bench, "q8_0 tiled", {Ggml(PREFIXD_Q8_0), Ggml(PREFIXD_Q8_0)}, {1, 32768, 512});
+  MeasureRows(bench, "q4_0 tiled", {Ggml(PREFIXD_Q4_0), Ggml(PREFIXD_Q4_0)}, {1, 32768, 512});
+  prefixd_tensor_format q8_rows = Ggml(PREFIXD_Q8_0), raw = Ggml(PREFIXD_RAW);
+  q8_rows.layout = raw.layout = PREFIXD_ROWS;
+  raw.dtype = PREFIXD_BF16;
+  MeasureRows(bench, "q8_0 rows", {q8_rows, q8_rows}, {1, 32768, 512});
+  MeasureRows(bench, "K6/V6 rows", {Mlx(6, PREFIXD_ROWS), Mlx(6, PREFIXD_ROWS)}, {1, 32768, 512});
+  MeasureRows(bench, "bf16 rows", {raw, raw}, {1, 32768, 512});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 32768, 2048});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 131072, 16});
 }

@@ -16,6 +16,8 @@ inline constexpr uint32_t kMergeParts = 64;  // parts whose weights are in share
 inline constexpr uint32_t kMergeFloats = kMergeParts * kColumns * 2;
 inline constexpr uint32_t kPrefillColumns = 128;  // the same, of the prefill kernel
 
+inline constexpr uint32_t kNoTile = ~0u;
+
 // A block that some row sees. Position of slot 0: `first`.
 struct alignas(16) DevicePage {
   const uint8_t* units = nullptr;  // of layer 0; layers are layer_bytes apart
@@ -24,7 +26,7 @@ struct alignas(16) DevicePage {
   uint32_t page_tokens = 0;
   uint32_t format = 0;
   uint32_t layer_bytes = 0;
-  uint32_t reserved = 0;
+  uint32_t tile = kNoTile;  // the first of its tiles, see AttendArguments
 };
 
 // One sequence, one kv head, up to kColumns columns (of the prefill kernel kPrefillColumns): column
@@ -78,6 +80,11 @@ struct AttendArguments {
   float scale = 0;
   float soft_cap = 0;
   uint32_t window = 0, sink_tokens = 0;
+  // Of the prefill kernel: tiles of f16 of pages that it does not expand itself, [tile][kv head][K,
+  // V], and which pages have some, each once.
+  uint8_t* tiles = nullptr;
+  const uint32_t* tile_pages = nullptr;
+  uint32_t tile_page_count = 0;
   // The prefill kernel sets it where f16 does not hold elements well enough. The generic kernel
   // does nothing while it is 0, unless it is NULL.
   uint32_t* unfit = nullptr;
@@ -96,26 +103,26 @@ inline constexpr uint32_t kGenericBlocksEach = 4, kLatentBlocksEach = 2;
 cudaError_t PrepareGeneric(bool latent);
 cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
 
-// --- prefill kernel (attend_prefill.cu): many rows on Hopper, every format, f16 products ---
+// --- prefill kernel (attend_prefill.cu): many rows on Hopper, f16 products ---
 
 inline constexpr uint32_t kMostPrefillDim = 128;
 // Returns whether the kernel runs on a GPU of this compute capability. Pure.
 constexpr bool HasPrefill(uint32_t major, uint32_t minor, uint32_t key_dim, uint32_t value_dim) {
   return major == 9 && minor == 0 && key_dim <= kMostPrefillDim && value_dim <= kMostPrefillDim;
 }
-// How it reads K or V of a page. Formats of kFromPage are read element by element, which is slow.
-enum : uint32_t { kFromPage = 0, kRawRows = 2, kCodes4 = 4, kCodes8 = 8, kBf16Numbers = 16 };
+// How it reads K or V of a page: codes that it expands itself, or tiles that were expanded before.
+enum : uint32_t { kFromTiles = 0, kCodes4 = 4, kCodes8 = 8, kBf16Numbers = 16 };
 PREFIXD_BOTH uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
-  const uint32_t numbers = t.dtype == kBf16 ? +kBf16Numbers : 0;
-  if (t.layout != kRows || t.dtype == kF32) return kFromPage;
-  if (t.codec == kRaw) return kRawRows | numbers;
-  const bool copied = t.codec == kMlxAffine && (t.bits == 8 || t.bits == 4) && t.group == 64 &&
-                      t.dim == kMostPrefillDim && page_tokens % 8 == 0;
-  return copied ? t.bits | numbers : kFromPage;
+  const bool codes = t.layout == kRows && t.dtype != kF32 && t.codec == kMlxAffine &&
+                     (t.bits == 8 || t.bits == 4) && t.group == 64 && t.dim == kMostPrefillDim &&
+                     page_tokens % 8 == 0;
+  return codes ? t.bits | (t.dtype == kBf16 ? +kBf16Numbers : 0) : kFromTiles;
 }
-inline bool IsReadQuickly(const PairGeometry& pair) {
-  return HowToRead(pair.key, 64) != kFromPage && HowToRead(pair.value, 64) != kFromPage;
-}
+inline constexpr uint32_t kTileTokens = 64;
+// Bytes of K or V of a tile: halves, then the largest of them as a float.
+inline constexpr uint32_t kTileImageBytes = kTileTokens * kMostPrefillDim * 2 + 128;
+// Expands the pages that have tiles (attend_tiles.cu).
+cudaError_t QueueTiles(const AttendArguments& arguments, cudaStream_t stream);
 cudaError_t PreparePrefill();
 // Segments have kPrefillColumns columns; a part is [16][256] float4 of sums, in the order of its
 // threads, and [column] weights.

@@ -10,7 +10,6 @@
 namespace prefixd::cuda {
 namespace {
 
-inline constexpr uint32_t kTileTokens = 64;
 inline constexpr uint32_t kSteps = kMostPrefillDim / 16;
 inline constexpr uint32_t kHalfTile = kTileTokens * 128;  // bytes of 64 channels
 inline constexpr uint32_t kTileBytes = 2 * kHalfTile;
@@ -141,12 +140,34 @@ __device__ __forceinline__ void ConsumersMeet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
 }
 
+// Where an expander writes its token: two rows of eight 16-byte chunks of 8 channels, swizzled by
+// the row.
+struct TileRow {
+  uint32_t at, swizzle;
+  __device__ __forceinline__ uint32_t AddressOf(uint32_t chunk) const {
+    return at + chunk / 8 * kHalfTile + (((chunk ^ swizzle) & 7) << 4);
+  }
+};
+__device__ __forceinline__ void WriteShared16(uint32_t to, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
+// K or V, in device memory, of the tile that begins at a slot of a page.
+static_assert(kTileImageBytes >= kTileBytes + sizeof(float));
+__device__ __forceinline__ uint8_t* TileImage(const AttendArguments& a, const DevicePage& page,
+                                              uint32_t slot, uint32_t head, uint32_t side) {
+  const size_t tile = page.tile + slot / kTileTokens;
+  return a.tiles + ((tile * a.kv_heads + head) * 2 + side) * kTileImageBytes;
+}
+
 // Tokens of a page as they are stored: what the loader hands to the expanders.
 struct StoredTile {
   uint32_t position;       // of its first token
   uint32_t count;          // of tokens; 0: the item ends
   uint32_t how[2];         // to read K and V; codes are in the stage
-  const uint8_t* unit[2];  // of K and V in device memory
+  const uint8_t* unit[2];  // of K and V in device memory, or the tile's image
   uint32_t slot;           // of its first token in the page
   uint32_t page_tokens;
   uint32_t format;

@@ -117,13 +117,18 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
       const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
       tile.unit[kKey] = units + item.kv_head * format.key_bytes;
       tile.unit[kValue] = units + a.kv_heads * format.key_bytes + item.kv_head * format.value_bytes;
-      tile.how[kKey] = format.how[kKey];
-      tile.how[kValue] = format.how[kValue];
+      const bool expanded = page.tile != kNoTile;
+      tile.how[kKey] = expanded ? +kFromTiles : format.how[kKey];
+      tile.how[kValue] = expanded ? +kFromTiles : format.how[kValue];
       tile.page_tokens = page.page_tokens;
       tile.format = page.format;
       for (tile.slot = 0; tile.slot < page.tokens; tile.slot += kTileTokens) {
         tile.position = page.first + tile.slot;
         tile.count = min(kTileTokens, page.tokens - tile.slot);
+        if (expanded) {
+          tile.unit[kKey] = TileImage(a, page, tile.slot, item.kv_head, kKey);
+          tile.unit[kValue] = TileImage(a, page, tile.slot, item.kv_head, kValue);
+        }
         if (seen.Any(a, tile.position, tile.count)) send(tile);
       }
     }
@@ -187,20 +192,6 @@ __device__ __forceinline__ uint4 Expand4(uint32_t word, __half2 scale, __half2 b
     x[i] = AsWord(__hfma2(code, scale, bias));
   }
   return make_uint4(x[0], x[1], x[2], x[3]);
-}
-
-// Where an expander writes its token: two rows of eight 16-byte chunks of 8 channels, swizzled by
-// the row.
-struct TileRow {
-  uint32_t at, swizzle;
-  __device__ __forceinline__ uint32_t AddressOf(uint32_t chunk) const {
-    return at + chunk / 8 * kHalfTile + (((chunk ^ swizzle) & 7) << 4);
-  }
-};
-__device__ __forceinline__ void WriteShared16(uint32_t to, uint4 x) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
-               "r"(x.w)
-               : "memory");
 }
 
 __device__ __forceinline__ bool TakesOtherHalfFirst(uint32_t token) { return token / 4 % 2 != 0; }
@@ -305,82 +296,13 @@ __device__ __forceinline__ void Expand4(uint32_t unit, uint32_t token, const Par
   }
 }
 
-// Raw elements of 16 bits in rows. A thread asks for 64 channels at a time.
-__device__ __forceinline__ float ExpandRaw(const TensorGeometry& t, const uint8_t* from,
-                                           bool exists, const TileRow& row) {
-  constexpr uint32_t kAtOnce = 8;
-  __half2 largest = AsHalves(0);
-#pragma unroll 1
-  for (uint32_t first = 0; first < kMostPrefillDim / kOctet; first += kAtOnce) {
-    uint4 x[kAtOnce];
-#pragma unroll
-    for (uint32_t j = 0; j < kAtOnce; ++j) {
-      const uint32_t chunk = first + j;
-      x[j] = exists && chunk * kOctet < t.dim ? __ldg(reinterpret_cast<const uint4*>(from) + chunk)
-                                              : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < kAtOnce; ++j) {
-      uint32_t words[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
-#pragma unroll
-      for (uint32_t k = 0; k < 4; ++k) {
-        if (t.dtype == kBf16) words[k] = HalvesOfBf16(words[k]);
-        largest = __hmax2_nan(largest, __habs2(AsHalves(words[k])));
-      }
-      WriteShared16(row.AddressOf(first + j), make_uint4(words[0], words[1], words[2], words[3]));
-    }
-  }
-  return __half2float(__hmax_nan(__low2half(largest), __high2half(largest)));
-}
-
-// Any format, eight channels at a time.
-__device__ __forceinline__ float ExpandSlowly(const TensorGeometry& t, const StoredTile& tile,
-                                              const uint8_t* unit, uint32_t token,
-                                              const TileRow& row) {
-  const UnitPlaces places = PlacesOf(t, tile.page_tokens);
-  float largest = 0;
-#pragma unroll 1
-  for (uint32_t chunk = 0; chunk < kMostPrefillDim / kOctet; ++chunk) {
-    float x[8] = {};
-    if (token < tile.count && chunk * kOctet < t.dim) {
-      ReadOctet<false>(t, places, unit, tile.slot + token, chunk * kOctet, x);
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < 8; ++k) {
-      largest = x[k] == x[k] ? fmaxf(largest, fabsf(x[k])) : INFINITY;
-    }
-    WriteShared16(row.AddressOf(chunk), make_uint4(Halves(x[0], x[1]), Halves(x[2], x[3]),
-                                                   Halves(x[4], x[5]), Halves(x[6], x[7])));
-  }
-  return largest;
-}
-
-// From device memory. Returns the largest element, or what is none of f16's. A function of its own:
-// what it needs of registers would slow the expanders of codes.
-__device__ __noinline__ float ExpandFromPage(const TensorGeometry& t, const StoredTile& tile,
-                                             const uint8_t* unit, uint32_t token, TileRow row) {
-  if ((HowToRead(t, tile.page_tokens) & kRawRows) == 0) {
-    return ExpandSlowly(t, tile, unit, token, row);
-  }
-  const uint8_t* from = unit + size_t{tile.slot + token} * t.row_codes;
-  return ExpandRaw(t, from, token < tile.count, row);
-}
-
-__device__ __forceinline__ void ExpandTile(const AttendArguments& a, const StoredTile& tile,
-                                           uint32_t side, uint32_t unit, uint32_t to,
-                                           Fitness& fit) {
+// Makes halves of codes in the stage's unit.
+__device__ __forceinline__ void ExpandTile(const StoredTile& tile, uint32_t side, uint32_t unit,
+                                           uint32_t to, Fitness& fit) {
   const uint32_t token = threadIdx.x % kTileTokens;
   const TileRow row = {to + token * 128, token % 8};
   const uint32_t how = tile.how[side];
   const bool exists = token < tile.count;
-  if (!IsCopied(how)) {
-    const PairGeometry& pair = a.formats[tile.format];
-    const TensorGeometry& t = side == kKey ? pair.key : pair.value;
-    const float largest = ExpandFromPage(t, tile, tile.unit[side], token, row);
-    const __half2 rounded = __float2half2_rn(largest);
-    fit.Add(rounded, rounded, exists);
-    return;
-  }
   if ((how & kCodes8) != 0) {
     const uint32_t parameters = unit + kTileTokens * 128;
     Expand8(unit, token, ReadParameters(how, parameters, token, exists, fit), row);
@@ -388,6 +310,24 @@ __device__ __forceinline__ void ExpandTile(const AttendArguments& a, const Store
     const uint32_t parameters = unit + kTileTokens * 64;
     Expand4(unit, token, ReadParameters(how, parameters, token, exists, fit), row);
   }
+}
+
+// A tile that was expanded before comes by a copy that the barrier counts: the first of the two
+// warps that arrive there has it.
+__device__ __forceinline__ void CopyTile(const uint8_t* image, uint32_t to, uint32_t barrier,
+                                         Fitness& fit) {
+  if (threadIdx.x % kTileTokens < 32) {
+    if (threadIdx.x % kTileTokens == 0) {
+      ArriveAndExpect(barrier, kTileBytes);
+      CopyBulk(to, image, kTileBytes, barrier);
+    }
+    __syncwarp();
+  } else {
+    ArriveOnce(barrier);
+  }
+  const float largest = __ldcg(reinterpret_cast<const float*>(image + kTileBytes));
+  const __half2 rounded = __float2half2_rn(largest);
+  fit.Add(rounded, rounded, true);
 }
 
 __device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillShared& shared) {
@@ -402,17 +342,24 @@ __device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillSha
     const uint32_t position = tile.position, count = tile.count;
     if (count == kNoMoreTiles) return;
     WaitForPhase(rings.TileEmpty(to.stage, side), to.parity ^ 1);
-    if (count != 0) {
-      ExpandTile(a, tile, side, rings.Unit(from.stage, side),
-                 rings.Key(to.stage) + side * kTileBytes, fit);
-    } else {
-      if (!fit.IsGood()) *a.unfit = 1;
-      fit = Fitness();
-    }
     if (threadIdx.x % kWarpgroup == 0) shared.tile[to.stage] = {position, count};
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    ArriveOnce(rings.UnitEmpty(from.stage));
-    ArriveOnce(rings.TileFull(to.stage, side));
+    const uint32_t at = rings.Key(to.stage) + side * kTileBytes;
+    const uint32_t full = rings.TileFull(to.stage, side);
+    if (count != 0 && !IsCopied(tile.how[side])) {
+      const uint8_t* image = tile.unit[side];
+      ArriveOnce(rings.UnitEmpty(from.stage));
+      CopyTile(image, at, full, fit);
+    } else {
+      if (count != 0) {
+        ExpandTile(tile, side, rings.Unit(from.stage, side), at, fit);
+      } else {
+        if (!fit.IsGood()) *a.unfit = 1;
+        fit = Fitness();
+      }
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      ArriveOnce(rings.UnitEmpty(from.stage));
+      ArriveOnce(full);
+    }
     from.Step();
     to.Step();
   }

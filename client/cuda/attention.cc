@@ -79,8 +79,7 @@ absl::StatusOr<uint32_t> QuickRows(const prefixd_cuda_facts& facts,
                                    const prefixd_cuda_attention_options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const WorkShape shape, CheckShape(options));
   const bool quick = options.precise == 0 && !shape.latent &&
-                     HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim) &&
-                     std::all_of(shape.formats.begin(), shape.formats.end(), IsReadQuickly);
+                     HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim);
   return quick ? kMostQueryRows : kMostDecodeRows;
 }
 
@@ -140,7 +139,7 @@ Attention::Attention(Context* context, const prefixd_cuda_attention_options& opt
 
 Attention::~Attention() {
   if (!context_->Enter().ok()) return;
-  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_, &unfit_}) {
+  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_, &unfit_, &tiles_}) {
     if (buffer->memory != nullptr) cudaFree(buffer->memory);  // waits for the GPU
   }
   cudaGetLastError();
@@ -213,7 +212,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
     if (most > planned_page_tokens_) PREFIXD_RETURN_IF_ERROR(PlanLaunches(most));
   }
   ChooseLaunches(sequences, count);
-  PREFIXD_ASSIGN_OR_RETURN(const WorkList list, MakeWorkList(shape_, grids_, sequences, count));
+  PREFIXD_ASSIGN_OR_RETURN(WorkList list, MakeWorkList(shape_, grids_, sequences, count));
   for (size_t i = 0; i < list.pages.size(); ++i) {
     const DevicePage& page = list.pages[i];
     if (context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kNotPinned) {
@@ -221,14 +220,31 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
           absl::StrCat("attend: page ", i, " is in the arena and not pinned"));
     }
   }
-  PREFIXD_RETURN_IF_ERROR(Fill(list, stream));
+  TileList tiles;
+  if (prefill_) {
+    tiles = GiveTiles([&](const DevicePage& page) { return NeedsTiles(page); }, &list.pages);
+    const size_t bytes = size_t{tiles.tiles} * shape_.kv_heads * 2 * kTileImageBytes;
+    PREFIXD_RETURN_IF_ERROR(Grow(&tiles_, bytes, false, stream));
+  }
+  PREFIXD_RETURN_IF_ERROR(Fill(list, tiles.pages, stream));
   sequences_ = count;
   return absl::OkStatus();
 }
 
-absl::Status Attention::Fill(const WorkList& list, cudaStream_t stream) {
+// Pages in the arena are read over PCIe, once for their tiles; the prefill kernel would read them
+// for each of its segments.
+bool Attention::NeedsTiles(const DevicePage& page) const {
+  const PairGeometry& pair = shape_.formats[page.format];
+  return HowToRead(pair.key, page.page_tokens) == kFromTiles ||
+         HowToRead(pair.value, page.page_tokens) == kFromTiles ||
+         context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kPinned;
+}
+
+absl::Status Attention::Fill(const WorkList& list, const std::vector<uint32_t>& tile_pages,
+                             cudaStream_t stream) {
   std::vector<std::byte> bytes;
   const size_t pages = Append(list.pages, &bytes), segments = Append(list.segments, &bytes);
+  const size_t tiles = Append(tile_pages, &bytes);
   std::vector<std::pair<size_t, size_t>> shares;
   for (const WorkList::Share& share : list.shares) {
     const size_t items = Append(share.items, &bytes);
@@ -249,6 +265,9 @@ absl::Status Attention::Fill(const WorkList& list, cudaStream_t stream) {
   PREFIXD_RETURN_IF_ERROR(copied);
   arguments_.pages = reinterpret_cast<const DevicePage*>(lists_.memory + pages);
   arguments_.segments = reinterpret_cast<const Segment*>(lists_.memory + segments);
+  arguments_.tiles = reinterpret_cast<uint8_t*>(tiles_.memory);
+  arguments_.tile_pages = reinterpret_cast<const uint32_t*>(lists_.memory + tiles);
+  arguments_.tile_page_count = static_cast<uint32_t>(tile_pages.size());
   arguments_.part_sums = reinterpret_cast<float*>(sums_.memory);
   arguments_.part_weights = reinterpret_cast<float2*>(weights_.memory);
   arguments_.arrived = reinterpret_cast<uint32_t*>(arrived_.memory);
@@ -303,6 +322,7 @@ absl::Status Attention::Attend(uint32_t layer, const prefixd_cuda_heads& queries
   arguments.work = shares_[0];
   PREFIXD_RETURN_IF_ERROR(
       FromCuda(cudaMemsetAsync(unfit_.memory, 0, sizeof(uint32_t), stream), "attend: prefill"));
+  PREFIXD_RETURN_IF_ERROR(FromCuda(QueueTiles(arguments, stream), "attend: tiles"));
   PREFIXD_RETURN_IF_ERROR(FromCuda(QueuePrefill(arguments, stream), "attend: prefill"));
   return exact_->Attend(layer, queries, results, sink_logits, stream);
 }

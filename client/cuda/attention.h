@@ -51,10 +51,12 @@ class Attention {
   // Makes it the prefill kernel's, with another attention for what f16 cannot hold.
   absl::Status TakePrefill();
   absl::Status PlanLaunches(uint32_t most_page_tokens);
+  bool NeedsTiles(const DevicePage& page) const;
   void ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t count);
   absl::StatusOr<HeadsPlace> HeadsOf(const prefixd_cuda_heads& heads, uint32_t dim,
                                      const char* what) const;
-  absl::Status Fill(const WorkList& list, cudaStream_t stream);
+  absl::Status Fill(const WorkList& list, const std::vector<uint32_t>& tile_pages,
+                    cudaStream_t stream);
   absl::Status QueueKernels(const AttendArguments& arguments, cudaStream_t stream) const;
 
   Context* const context_;
@@ -70,7 +72,7 @@ class Attention {
   bool prefill_ = false;              // one kernel has all formats
   std::unique_ptr<Attention> exact_;  // of the same calls; does nothing unless unfit_ is set
 
-  Buffer lists_, sums_, weights_, arrived_, unfit_;
+  Buffer lists_, sums_, weights_, arrived_, unfit_, tiles_;
   std::vector<WorkShare> shares_;  // of each kernel; no items: not launched
   AttendArguments arguments_;
   uint32_t sequences_ = 0;

@@ -179,11 +179,15 @@ __device__ __forceinline__ void ReadTiledCodes(const TensorGeometry& t, const Un
                                                const uint8_t* unit, uint32_t slot, uint32_t channel,
                                                uint32_t (&code)[8]) {
   if (t.value != 0) {
-    const uint8_t* at = unit + TiledValueByte(t, p.slots, slot, channel);
-    const uint32_t shift = t.bits == 4 && channel % 32 >= 16 ? 4 : 0;
+    // A word has the bytes of four slots.
+    const auto* words = reinterpret_cast<const uint4*>(
+        unit + TiledValueByte(t, p.slots, slot / kQuad * kQuad, channel));
+    const uint4 low = words[0], high = words[1];
+    const uint32_t shift = slot % kQuad * 8 + (t.bits == 4 && channel % 32 >= 16 ? 4 : 0);
     const uint32_t mask = t.bits == 4 ? 15 : 255;
+    const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) code[i] = at[4 * i] >> shift & mask;
+    for (int i = 0; i < 8; ++i) code[i] = word[i] >> shift & mask;
   } else if (t.bits == 4) {
     const uint32_t word =
         *reinterpret_cast<const uint32_t*>(unit + TiledKeyWord(t, p.slots, slot, channel));

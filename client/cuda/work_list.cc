@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -243,6 +245,23 @@ absl::StatusOr<WorkList> MakeWorkList(const WorkShape& shape, const std::vector<
   Builder builder(shape, grids);
   for (uint32_t i = 0; i < count; ++i) PREFIXD_RETURN_IF_ERROR(builder.Add(sequences[i], i));
   return builder.Finish();
+}
+
+TileList GiveTiles(const std::function<bool(const DevicePage&)>& wanted,
+                   std::vector<DevicePage>* pages) {
+  TileList list;
+  std::map<std::tuple<const uint8_t*, uint32_t, uint32_t, uint32_t>, uint32_t> given;
+  for (uint32_t i = 0; i < pages->size(); ++i) {
+    DevicePage& page = (*pages)[i];
+    if (!wanted(page)) continue;
+    const auto [it, is_new] =
+        given.try_emplace({page.units, page.page_tokens, page.format, page.tokens}, list.tiles);
+    page.tile = it->second;
+    if (!is_new) continue;
+    list.pages.push_back(i);
+    list.tiles += (page.tokens + kTileTokens - 1) / kTileTokens;
+  }
+  return list;
 }
 
 }  // namespace prefixd::cuda

@@ -4,6 +4,7 @@
 // Pure functions. One shape has one list, so results have the same bits each time.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,5 +45,15 @@ struct WorkList {
 // Refuses sequences that are impossible: too few tokens, a block that is seen and has no units.
 absl::StatusOr<WorkList> MakeWorkList(const WorkShape& shape, const std::vector<WorkGrid>& grids,
                                       const prefixd_cuda_sequence* sequences, uint32_t count);
+
+// Pages of which the prefill kernel gets tiles. A page that stands in the list more than once, for
+// sequences that share it, has its tiles once.
+struct TileList {
+  std::vector<uint32_t> pages;  // of the list, each once
+  uint32_t tiles = 0;
+};
+// Gives the pages for which `wanted` holds their tiles.
+TileList GiveTiles(const std::function<bool(const DevicePage&)>& wanted,
+                   std::vector<DevicePage>* pages);
 
 }  // namespace prefixd::cuda

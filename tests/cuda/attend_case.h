@@ -51,6 +51,8 @@ PreparedCase Prepare(const AttendCase& it);
 // sequences and the attention.
 std::vector<float> AttendOnGpu(
     const PreparedCase& it, const std::function<void()>& meanwhile = [] {});
+// The same with the pages in an arena that is pinned.
+std::vector<float> AttendOnArena(const PreparedCase& it);
 
 // The largest difference over the largest wanted value; infinite when there is a NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want);

@@ -110,6 +110,18 @@ TEST(AttendTest, ManyRowsAtTheEdgesAreLikeTheScalarOracle) {
   }
 }
 
+TEST(AttendTest, ManyRowsOverPagesOfAPinnedArenaAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  AttendCase it = RowsOf(70, {{.tokens = 64, .page_tokens = 64, .format = 0},
+                              {.tokens = 200, .page_tokens = 256, .format = 1},
+                              {.tokens = 37, .page_tokens = 64, .format = 0}});
+  const quant::TensorFormat tiled =
+      quant::Tiled(quant::MlxAffineFormat(8, 64, quant::Dtype::kBf16));
+  it.formats[1] = {tiled, tiled};
+  const PreparedCase ready = Prepare(it);
+  EXPECT_LE(RelativeRms(AttendOnArena(ready), ready.want), 5e-4);
+}
+
 // bf16 reaches further than the prefill kernel's products, to both sides: such calls are computed
 // by the generic kernel.
 void CompareBeyondF16(float element_scale, uint8_t bits) {

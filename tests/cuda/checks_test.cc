@@ -99,23 +99,21 @@ prefixd_cuda_attention_options OptionsOf(const prefixd_format* formats, uint32_t
   return options;
 }
 
-TEST(ChecksTest, ManyRowsAreQuickOnHopperWhereAllFormatsAreReadQuickly) {
+TEST(ChecksTest, ManyRowsAreQuickOnHopperInEveryFormat) {
   prefixd_cuda_facts hopper = {}, other = {};
   hopper.major = 9;
   other.major = 10;
-  const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kBf16);
-  const prefixd_format quick[] = {CFormat(quant::KvFormat{Mlx(8), Mlx(4)}),
-                                  CFormat(quant::KvFormat{raw, raw})};
-  prefixd_format slow[] = {quick[0], quick[1]};
-  slow[1].key = CFormat(quant::KvFormat{Mlx(6), Mlx(4)}).key;
-  prefixd_cuda_attention_options options = OptionsOf(quick, 2);
+  const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kF32);
+  const prefixd_format formats[] = {
+      CFormat(quant::KvFormat{Mlx(8), Mlx(4)}), CFormat(quant::KvFormat{Mlx(6), raw}),
+      CFormat(quant::KvFormat{quant::Tiled(Mlx(8)), quant::Tiled(Mlx(4))})};
+  prefixd_cuda_attention_options options = OptionsOf(formats, 3);
   EXPECT_EQ(*QuickRows(hopper, options), 2048u);
   EXPECT_EQ(*QuickRows(other, options), 8u);
-  EXPECT_EQ(*QuickRows(hopper, OptionsOf(slow, 2)), 8u);
-  slow[1].key = quick[0].key;
-  slow[1].key.layout = PREFIXD_TILED;
-  EXPECT_EQ(*QuickRows(hopper, OptionsOf(slow, 2)), 8u);
   options.precise = 1;
+  EXPECT_EQ(*QuickRows(hopper, options), 8u);
+  options = OptionsOf(formats, 1);
+  options.key_dim = options.value_dim = 256;
   EXPECT_EQ(*QuickRows(hopper, options), 8u);
   options.kv_heads = 0;
   EXPECT_FALSE(QuickRows(hopper, options).ok());

@@ -214,5 +214,35 @@ TEST(WorkListTest, WhatIsImpossibleIsRefusedWithTheReason) {
   EXPECT_EQ(message(sequence), "attend: sequence 0: block 0 has format 2, 2 formats are given");
 }
 
+DevicePage PageOf(size_t units, uint32_t tokens, uint32_t page_tokens, uint32_t format) {
+  DevicePage it;
+  it.units = reinterpret_cast<const uint8_t*>(units);
+  it.tokens = tokens;
+  it.page_tokens = page_tokens;
+  it.format = format;
+  return it;
+}
+
+TEST(WorkListTest, PagesThatSequencesShareHaveTheirTilesOnce) {
+  std::vector<DevicePage> pages = {PageOf(0x1000, 64, 64, 1), PageOf(0x2000, 200, 256, 1),
+                                   PageOf(0x3000, 64, 64, 0), PageOf(0x2000, 200, 256, 1),
+                                   PageOf(0x1000, 64, 64, 1), PageOf(0x4000, 1, 64, 1)};
+  const TileList list = GiveTiles([](const DevicePage& it) { return it.format == 1; }, &pages);
+  EXPECT_EQ(list.pages, (std::vector<uint32_t>{0, 1, 5}));
+  EXPECT_EQ(list.tiles, 1u + 4 + 1);
+  std::vector<uint32_t> tiles;
+  for (const DevicePage& it : pages) tiles.push_back(it.tile);
+  EXPECT_EQ(tiles, (std::vector<uint32_t>{0, 1, kNoTile, 1, 0, 5}));
+}
+
+// What one sequence has more of than the other is in tiles of its own.
+TEST(WorkListTest, APageOfWhichSequencesHaveOtherTokensHasTilesForEach) {
+  std::vector<DevicePage> pages = {PageOf(0x1000, 30, 64, 0), PageOf(0x1000, 64, 64, 0)};
+  const TileList list = GiveTiles([](const DevicePage&) { return true; }, &pages);
+  EXPECT_EQ(list.pages, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(pages[0].tile, 0u);
+  EXPECT_EQ(pages[1].tile, 1u);
+}
+
 }  // namespace
 }  // namespace prefixd::cuda

@@ -302,6 +302,9 @@ typedef struct prefixd_cuda_attention_options {
   uint32_t format_count;
   // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows of dims up to 128 have a
   // kernel of their own on Hopper (9.0); elsewhere, and if precise, they take the time of strips.
+  // That kernel expands MLX's 8 and 4 bits in groups of 64 of dim 128, in rows. What is in other
+  // formats, or in an arena, is expanded before it to device memory of the attention's: 33 KB for
+  // 64 tokens (or a page of fewer) of a kv head, for one layer at a time.
   uint32_t query_rows;
   uint32_t query_heads;  // 1 to 16 for each kv head, see `values`
   uint32_t kv_heads;
@@ -328,9 +331,8 @@ PREFIXD_API prefixd_cuda_attention* prefixd_cuda_attention_new(
 PREFIXD_API void prefixd_cuda_attention_free(prefixd_cuda_attention* attention);
 
 // Returns how many query rows one call attends on at full speed with these options, whatever their
-// query_rows: 2048 where the kernel for many rows reads all of their formats quickly (MLX's 8 and 4
-// bits in groups of 64 of dim 128, and raw elements of 16 bits, all in rows), else 8, and 0 if the
-// options are refused. Since version 3.
+// query_rows: 2048 where the GPU has the kernel for many rows, in every format, else 8, and 0 if
+// the options are refused. Since version 3.
 PREFIXD_API uint32_t prefixd_cuda_attention_rows(prefixd_cuda* cuda,
                                                  const prefixd_cuda_attention_options* options);
 

@@ -269,8 +269,8 @@ class Table:
 
     def is_quick(self, query: torch.Tensor, scale: float) -> bool:
         """Returns whether attend() is the fastest way for this query: always on the CPU; on a GPU up
-        to 8 rows, and any number where its kernel for many rows reads all formats quickly. Raises
-        Error if the kernels cannot attend."""
+        to 8 rows, and any number where it has the kernel for many rows. Raises Error if the
+        kernels cannot attend."""
         if self._pages is None:
             return True
         rows, heads, dim = query.shape
