@@ -31,6 +31,7 @@ struct NamedFormat {
 
 struct Shape {
   uint32_t sequences, tokens, rows = 1;  // rows: the last tokens, which ask
+  uint32_t dim = kDim;
 };
 
 // Pages of several layers, shuffled, filled with quantized random numbers: enough layers that
@@ -38,9 +39,9 @@ struct Shape {
 class Pages {
  public:
   Pages(Bench& bench, const prefixd_format& format, const Shape& shape)
-      : pages_(shape.sequences * shape.tokens / kPageTokens) {
-    key_bytes_ = prefixd_cuda_unit_bytes(&format.key, kDim, kPageTokens);
-    value_bytes_ = prefixd_cuda_unit_bytes(&format.value, kDim, kPageTokens);
+      : dim_(shape.dim), pages_(shape.sequences * shape.tokens / kPageTokens) {
+    key_bytes_ = prefixd_cuda_unit_bytes(&format.key, dim_, kPageTokens);
+    value_bytes_ = prefixd_cuda_unit_bytes(&format.value, dim_, kPageTokens);
     layer_bytes_ = kHeads * (key_bytes_ + value_bytes_);
     layers_ =
         static_cast<uint32_t>(std::max<uint64_t>(1, (uint64_t{1} << 30) / (layer_bytes_ * pages_)));
@@ -75,12 +76,12 @@ class Pages {
   void Fill(Bench& bench, const prefixd_tensor_format& format, uint32_t value) {
     constexpr uint32_t kPagesAtOnce = 64;
     const DeviceMemory rows =
-        RandomElements(size_t{kPagesAtOnce} * kPageTokens * kHeads * kDim, 3 + value, bench.stream);
+        RandomElements(size_t{kPagesAtOnce} * kPageTokens * kHeads * dim_, 3 + value, bench.stream);
     prefixd_cuda_tensor tensor = PREFIXD_INIT(prefixd_cuda_tensor);
     tensor.data = rows.get();
     tensor.dtype = PREFIXD_BF16;
-    tensor.token_stride = kHeads * kDim;
-    tensor.head_stride = kDim;
+    tensor.token_stride = kHeads * dim_;
+    tensor.head_stride = dim_;
     std::vector<void*> at;
     for (uint32_t i = 0; i < pages_ * layers_; ++i) {
       at.push_back(memory_.get() + i * layer_bytes_ + (value != 0 ? kHeads * key_bytes_ : 0));
@@ -91,7 +92,7 @@ class Pages {
       options.format = format;
       options.value = value;
       options.kv_heads = kHeads;
-      options.dim = kDim;
+      options.dim = dim_;
       options.page_count = std::min<uint32_t>(kPagesAtOnce, static_cast<uint32_t>(at.size()) - i);
       options.count = options.page_count * kPageTokens;
       options.page_tokens = kPageTokens;
@@ -101,7 +102,7 @@ class Pages {
     Must(cudaStreamSynchronize(bench.stream), "pages");
   }
 
-  const uint32_t pages_;
+  const uint32_t dim_, pages_;
   uint64_t key_bytes_ = 0, value_bytes_ = 0, layer_bytes_ = 0;
   uint32_t layers_ = 1;
   DeviceMemory memory_;
@@ -130,8 +131,8 @@ class Calls {
     options.query_rows = shape.rows;
     options.query_heads = kHeads * kGroup;
     options.kv_heads = kHeads;
-    options.key_dim = options.value_dim = kDim;
-    options.scale = 1 / std::sqrt(static_cast<float>(kDim));
+    options.key_dim = options.value_dim = shape.dim;
+    options.scale = 1 / std::sqrt(static_cast<float>(shape.dim));
     options.precise = precise ? 1 : 0;
     options.early = 1;
     attention_ = prefixd_cuda_attention_new(bench.cuda, &options);
@@ -144,7 +145,7 @@ class Calls {
       sequences.push_back({blocks.back().data(), each, shape.tokens - shape.rows, 0});
     }
     Must(prefixd_cuda_attention_set(attention_, sequences.data(), shape.sequences, bench.stream));
-    const size_t elements = size_t{shape.sequences} * shape.rows * kHeads * kGroup * kDim;
+    const size_t elements = size_t{shape.sequences} * shape.rows * kHeads * kGroup * shape.dim;
     queries_ = RandomElements(elements, 9, bench.stream);
     results_ = Allocate(elements * 4);
     result_floats_ = elements;

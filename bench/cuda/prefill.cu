@@ -12,7 +12,7 @@ void MeasureRows(Bench& bench, const char* name, const prefixd_format& format, c
   const double seen = shape.tokens - (shape.rows - 1) / 2.0;  // tokens of a row
   bench.Add({"prefill", title, ms * 1e3, "us"});
   bench.Add({"prefill", title + ", products",
-             4 * seen * shape.rows * kHeads * kGroup * kDim / ms / 1e9, "TFLOP/s"});
+             4 * seen * shape.rows * kHeads * kGroup * shape.dim / ms / 1e9, "TFLOP/s"});
   bench.Add({"prefill", title + ", error of the precise kernel's", error, "", 5e-4, true});
 }
 
@@ -47,6 +47,7 @@ void MeasurePrefill(Bench& bench) {
   MeasureRows(bench, "q8_0 rows", {q8_rows, q8_rows}, {1, 32768, 512});
   MeasureRows(bench, "K6/V6 rows", {Mlx(6, PREFIXD_ROWS), Mlx(6, PREFIXD_ROWS)}, {1, 32768, 512});
   MeasureRows(bench, "bf16 rows", {raw, raw}, {1, 32768, 512});
+  MeasureRows(bench, "K8/V4 rows of 256", k8v4, {1, 32768, 512, 256});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 32768, 2048});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 131072, 16});
 }

@@ -105,22 +105,25 @@ cudaError_t QueueGeneric(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- prefill kernel (attend_prefill.cu): many rows on Hopper, f16 products ---
 
-inline constexpr uint32_t kMostPrefillDim = 128;
+// Elements of a head that it computes with: rows are filled up with zeros. Pure.
+constexpr uint32_t PrefillDim(uint32_t key_dim, uint32_t value_dim) {
+  return key_dim <= 128 && value_dim <= 128 ? 128 : kMaxDim;
+}
 // Returns whether the kernel runs on a GPU of this compute capability. Pure.
 constexpr bool HasPrefill(uint32_t major, uint32_t minor, uint32_t key_dim, uint32_t value_dim) {
-  return major == 9 && minor == 0 && key_dim <= kMostPrefillDim && value_dim <= kMostPrefillDim;
+  return major == 9 && minor == 0 && key_dim <= kMaxDim && value_dim <= kMaxDim;
 }
 // How it reads K or V of a page: codes that it expands itself, or tiles that were expanded before.
 enum : uint32_t { kFromTiles = 0, kCodes4 = 4, kCodes8 = 8, kBf16Numbers = 16 };
 PREFIXD_BOTH uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
   const bool codes = t.layout == kRows && t.dtype != kF32 && t.codec == kMlxAffine &&
-                     (t.bits == 8 || t.bits == 4) && t.group == 64 && t.dim == kMostPrefillDim &&
+                     (t.bits == 8 || t.bits == 4) && t.group == 64 && t.dim == 128 &&
                      page_tokens % 8 == 0;
   return codes ? t.bits | (t.dtype == kBf16 ? +kBf16Numbers : 0) : kFromTiles;
 }
 inline constexpr uint32_t kTileTokens = 64;
 // Bytes of K or V of a tile: halves, then the largest of them as a float.
-inline constexpr uint32_t kTileImageBytes = kTileTokens * kMostPrefillDim * 2 + 128;
+PREFIXD_BOTH constexpr uint32_t TileImageBytes(uint32_t dim) { return kTileTokens * dim * 2 + 128; }
 // Expands the pages that have tiles (attend_tiles.cu).
 cudaError_t QueueTiles(const AttendArguments& arguments, cudaStream_t stream);
 cudaError_t PreparePrefill();

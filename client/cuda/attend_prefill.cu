@@ -17,10 +17,12 @@
 namespace prefixd::cuda {
 namespace {
 
+template <typename H>
 struct Consumer {
-  uint32_t query[kSteps][4];
-  float factor[2];    // of the scores of rows g and g + 8, in log2
-  uint32_t place[2];  // positions of these rows
+  uint32_t query[H::kSmall ? H::kSteps : 1][4];
+  uint32_t queries = 0;  // in shared memory, if they are not in registers
+  float factor[2];       // of the scores of rows g and g + 8, in log2
+  uint32_t place[2];     // positions of these rows
   float reference[2], total[2];
   uint32_t first_place, last_place;  // of the warpgroup's columns
 };
@@ -53,9 +55,18 @@ __device__ __forceinline__ void PutPair(const HeadsPlace& place, uint8_t* to, ui
   }
 }
 
+// Writes channels 16 step + 8 k + 2 i and the next of a row of the warpgroup.
+__device__ __forceinline__ void WriteQuery(uint32_t queries, uint32_t row, uint32_t step,
+                                           uint32_t k, uint32_t i, uint32_t pair) {
+  const uint32_t at = TileRow{queries + row * 128, row % 8}.AddressOf(2 * step + k) + 4 * i;
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
+}
+
 // A query is divided by a power of 2 near its largest element, so that f16 holds it.
+template <typename H>
 __device__ __forceinline__ void ReadQuery(const AttendArguments& a, const Segment& segment,
-                                          uint32_t column, uint32_t which, Consumer& c) {
+                                          uint32_t column, uint32_t which, Consumer<H>& c) {
+  constexpr uint32_t kSteps = H::kSteps;
   const uint32_t lane = threadIdx.x % 32, i = lane % 4;
   const uint32_t columns = a.query_rows * a.group - segment.column;
   const bool exists = column < columns;
@@ -80,26 +91,41 @@ __device__ __forceinline__ void ReadQuery(const AttendArguments& a, const Segmen
   const float sign = a.scale < 0 ? -inverse : inverse;
 #pragma unroll
   for (uint32_t step = 0; step < kSteps; ++step) {
-    c.query[step][which] = Halves(x[step][0].x * sign, x[step][0].y * sign);
-    c.query[step][which + 2] = Halves(x[step][1].x * sign, x[step][1].y * sign);
+    const uint32_t low = Halves(x[step][0].x * sign, x[step][0].y * sign);
+    const uint32_t high = Halves(x[step][1].x * sign, x[step][1].y * sign);
+    if constexpr (H::kSmall) {
+      c.query[step][which] = low;
+      c.query[step][which + 2] = high;
+    } else {
+      const uint32_t row = threadIdx.x % kWarpgroup / 32 * 16 + lane / 4 + 8 * which;
+      WriteQuery(c.queries, row, step, 0, i, low);
+      WriteQuery(c.queries, row, step, 1, i, high);
+    }
   }
   c.factor[which] = __uint_as_float(exponent << 23) * fabsf(a.scale) * kLog2E;
   c.reference[which] = kNoScore;
   c.total[which] = 0;
 }
 
-__device__ __forceinline__ void Scores(const Consumer& c, uint32_t key, float (&s)[32]) {
+template <typename H>
+__device__ __forceinline__ void Scores(const Consumer<H>& c, uint32_t key, float (&s)[32]) {
   const uint32_t first = DescribeTile(key, 1);
+  const uint32_t queries = H::kSmall ? 0 : DescribeTile(c.queries, 1);
 #pragma unroll
-  for (uint32_t step = 0; step < kSteps; ++step) {
-    MultiplyKeys(s, c.query[step], Descriptor(first + step / 4 * (kHalfTile / 16) + step % 4 * 2),
-                 step > 0);
+  for (uint32_t step = 0; step < H::kSteps; ++step) {
+    const uint32_t further = step / 4 * (kPartBytes / 16) + step % 4 * 2;
+    if constexpr (H::kSmall) {
+      MultiplyKeys(s, c.query[step], Descriptor(first + further), step > 0);
+    } else {
+      MultiplyKeys(s, Descriptor(queries + further), Descriptor(first + further), step > 0);
+    }
   }
 }
 
+template <uint32_t kResults>
 __device__ __forceinline__ void AddValues(const uint32_t (&p)[4][4], uint32_t value,
-                                          float (&o)[64]) {
-  const uint32_t first = DescribeTile(value, kHalfTile / 16);
+                                          float (&o)[kResults]) {
+  const uint32_t first = DescribeTile(value, kPartBytes / 16);
 #pragma unroll
   for (uint32_t step = 0; step < 4; ++step) {
     MultiplyValues(o, p[step], Descriptor(first + step * 128));
@@ -108,7 +134,8 @@ __device__ __forceinline__ void AddValues(const uint32_t (&p)[4][4], uint32_t va
 
 // Score times factor is in log2; tanh(x) is 1 - 2 / (1 + e^2x), whose error is one of scores, not
 // of their size.
-__device__ __forceinline__ void CapScores(float soft_cap, const Consumer& c, float (&s)[32]) {
+template <typename H>
+__device__ __forceinline__ void CapScores(float soft_cap, const Consumer<H>& c, float (&s)[32]) {
   const float cap = soft_cap * kLog2E;
   const float factor[2] = {c.factor[0] * (2 * kLog2E / cap), c.factor[1] * (2 * kLog2E / cap)};
   const float back[2] = {__fdividef(cap, c.factor[0]), __fdividef(cap, c.factor[1])};
@@ -122,8 +149,9 @@ __device__ __forceinline__ void CapScores(float soft_cap, const Consumer& c, flo
 
 // Takes out the tokens of a tile that a row does not see: of a window it sees [low, high) and what
 // is before `sinks`.
+template <typename H>
 __device__ __forceinline__ void HideTokens(const AttendArguments& a, const Tile& tile,
-                                           const Consumer& c, float (&s)[32]) {
+                                           const Consumer<H>& c, float (&s)[32]) {
   const int position = static_cast<int>(tile.position), count = static_cast<int>(tile.count);
   const int sinks = a.window == 0 ? count : static_cast<int>(a.sink_tokens) - position;
   int low[2], high[2];
@@ -143,8 +171,9 @@ __device__ __forceinline__ void HideTokens(const AttendArguments& a, const Tile&
 }
 
 // Weights of scores as f16, and the sums of this thread's.
-__device__ __forceinline__ void Powers(const Consumer& c, const float (&s)[32], uint32_t (&p)[4][4],
-                                       float (&sum)[2]) {
+template <typename H>
+__device__ __forceinline__ void Powers(const Consumer<H>& c, const float (&s)[32],
+                                       uint32_t (&p)[4][4], float (&sum)[2]) {
   float odd[2] = {};
   sum[0] = sum[1] = 0;
 #pragma unroll
@@ -162,7 +191,8 @@ __device__ __forceinline__ void Powers(const Consumer& c, const float (&s)[32], 
 
 // Raises references to the largest scores. Returns what the sums so far are multiplied by in
 // `kept`.
-__device__ __forceinline__ void RaiseReference(const float (&s)[32], Consumer& c,
+template <typename H>
+__device__ __forceinline__ void RaiseReference(const float (&s)[32], Consumer<H>& c,
                                                float (&kept)[2]) {
 #pragma unroll
   for (uint32_t row = 0; row < 2; ++row) {
@@ -179,7 +209,8 @@ __device__ __forceinline__ void RaiseReference(const float (&s)[32], Consumer& c
 }
 
 // Scores become weights. Returns true if the sums so far are to be multiplied by `kept`.
-__device__ __forceinline__ bool Weigh(const AttendArguments& a, const Tile& tile, Consumer& c,
+template <typename H>
+__device__ __forceinline__ bool Weigh(const AttendArguments& a, const Tile& tile, Consumer<H>& c,
                                       float (&s)[32], uint32_t (&p)[4][4], float (&kept)[2]) {
   if (a.soft_cap != 0) CapScores(a.soft_cap, c, s);
   const bool whole = tile.count == kTileTokens &&
@@ -201,9 +232,10 @@ __device__ __forceinline__ bool Weigh(const AttendArguments& a, const Tile& tile
 }
 
 // Adds all parts of the segment in their order, each thread its own elements.
+template <typename H>
 __device__ __forceinline__ void Merge(const AttendArguments& a, const Segment& segment,
-                                      uint32_t column, uint32_t thread, Consumer& c,
-                                      float (&o)[64]) {
+                                      uint32_t column, uint32_t thread, Consumer<H>& c,
+                                      float (&o)[H::kResults]) {
   c.reference[0] = c.reference[1] = kNoScore;
   c.total[0] = c.total[1] = 0;
   for (float& x : o) x = 0;
@@ -218,9 +250,10 @@ __device__ __forceinline__ void Merge(const AttendArguments& a, const Segment& s
       c.total[row] = c.total[row] * kept[row] + w.y * factor[row];
       c.reference[row] = largest;
     }
-    const float4* from = reinterpret_cast<const float4*>(a.part_sums) + size_t{part} * 16 * 256;
+    const float4* from =
+        reinterpret_cast<const float4*>(a.part_sums) + size_t{part} * (H::kDim / 8) * 256;
 #pragma unroll
-    for (uint32_t n = 0; n < 16; ++n) {
+    for (uint32_t n = 0; n < H::kDim / 8; ++n) {
       const float4 x = __ldcg(from + n * 256 + thread);
       o[4 * n] = o[4 * n] * kept[0] + x.x * factor[0];
       o[4 * n + 1] = o[4 * n + 1] * kept[0] + x.y * factor[0];
@@ -231,17 +264,18 @@ __device__ __forceinline__ void Merge(const AttendArguments& a, const Segment& s
 }
 
 // Writes the result, or the part, which the last block of the segment merges.
+template <typename H>
 __device__ __forceinline__ void Finish(const AttendArguments& a, const WorkItem& item,
-                                       const Segment& segment, uint32_t* flag, Consumer& c,
-                                       float (&o)[64]) {
-  const uint32_t thread = threadIdx.x - 2 * kWarpgroup, lane = thread % 32;
+                                       const Segment& segment, uint32_t* flag, Consumer<H>& c,
+                                       float (&o)[H::kResults]) {
+  const uint32_t thread = threadIdx.x - H::kProducers, lane = thread % 32;
   const uint32_t column = thread / 32 * 16 + lane / 4;
   c.total[0] = OfQuad(c.total[0]);
   c.total[1] = OfQuad(c.total[1]);
   if (segment.parts > 1) {
-    float4* to = reinterpret_cast<float4*>(a.part_sums) + size_t{item.part} * 16 * 256;
+    float4* to = reinterpret_cast<float4*>(a.part_sums) + size_t{item.part} * (H::kDim / 8) * 256;
 #pragma unroll
-    for (uint32_t n = 0; n < 16; ++n) {
+    for (uint32_t n = 0; n < H::kDim / 8; ++n) {
       to[n * 256 + thread] = make_float4(o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
     }
     if (lane % 4 == 0) {
@@ -271,7 +305,7 @@ __device__ __forceinline__ void Finish(const AttendArguments& a, const WorkItem&
     const float by = Exp2(c.reference[row] - all.x) / all.y;
     uint8_t* to = HeadAt(a, a.results, segment, mine);
 #pragma unroll
-    for (uint32_t n = 0; n < 16; ++n) {
+    for (uint32_t n = 0; n < H::kDim / 8; ++n) {
       const uint32_t channel = 8 * n + lane % 4 * 2;
       if (channel < a.value_dim) {
         PutPair(a.results, to, channel, o[4 * n + 2 * row] * by, o[4 * n + 2 * row + 1] * by);
@@ -281,16 +315,17 @@ __device__ __forceinline__ void Finish(const AttendArguments& a, const WorkItem&
 }
 
 // The tiles of an item, up to the end's, which is left.
-__device__ __forceinline__ void AddTiles(const AttendArguments& a, const PrefillShared& shared,
-                                         const Rings& rings, Place<kStages>& at, Consumer& c,
-                                         float (&o)[64]) {
+template <typename H>
+__device__ __forceinline__ void AddTiles(const AttendArguments& a, const PrefillShared<H>& shared,
+                                         const Rings<H>& rings, Place<H::kStages>& at,
+                                         Consumer<H>& c, float (&o)[H::kResults]) {
   float s[32], kept[2];
   uint32_t p[4][4];
   // A product reads p until it has ended, so the next weights stay in other registers and are
   // copied to p then. The copy adds a 0 that the compiler does not know: else it writes the weights
   // to p at once, and lets every product wait for the one before.
   const uint32_t zero = threadIdx.z;
-  const auto wait = [&](uint32_t side, const Place<kStages>& of) {
+  const auto wait = [&](uint32_t side, const Place<H::kStages>& of) {
     WaitForPhase(rings.TileFull(of.stage, side), of.parity);
   };
   wait(kKey, at);
@@ -305,7 +340,7 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
   ArriveOnce(rings.TileEmpty(at.stage, kKey));
   Weigh(a, tile, c, s, p, kept);
   wait(kValue, at);
-  Place<kStages> next = at;
+  Place<H::kStages> next = at;
   next.Step();
   wait(kKey, next);
   tile = shared.tile[next.stage];
@@ -321,7 +356,7 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
     Fence(s);
     ArriveOnce(rings.TileEmpty(next.stage, kKey));
     // The next step's tiles are mostly there: one look now costs less than to wait later.
-    Place<kStages> third = next;
+    Place<H::kStages> third = next;
     third.Step();
     const bool has_value = HasEnded(rings.TileFull(next.stage, kValue), next.parity);
     const bool has_key = HasEnded(rings.TileFull(third.stage, kKey), third.parity);
@@ -334,7 +369,7 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
     ArriveOnce(rings.TileEmpty(at.stage, kValue));
     if (raised) {
 #pragma unroll
-      for (uint32_t k = 0; k < 64; ++k) o[k] *= kept[k / 2 % 2];
+      for (uint32_t k = 0; k < H::kResults; ++k) o[k] *= kept[k / 2 % 2];
     }
 #pragma unroll
     for (uint32_t k = 0; k < 16; ++k) p[k / 4][k % 4] = weights[k / 4][k % 4] | zero;
@@ -357,24 +392,33 @@ __device__ __forceinline__ void AddTiles(const AttendArguments& a, const Prefill
   at = next;
 }
 
-__device__ __forceinline__ void Consume(const AttendArguments& a, PrefillShared& shared) {
-  const uint32_t thread = threadIdx.x - 2 * kWarpgroup, lane = thread % 32;
-  const Rings rings(&shared);
-  Place<kStages> at;
+template <typename H>
+__device__ __forceinline__ void Consume(const AttendArguments& a, PrefillShared<H>& shared) {
+  const uint32_t thread = threadIdx.x - H::kProducers, lane = thread % 32;
+  const Rings<H> rings(&shared);
+  Place<H::kStages> at;
   const uint32_t end = a.work.firsts[blockIdx.x + 1];
   for (uint32_t it = a.work.firsts[blockIdx.x]; it < end; ++it) {
     const WorkItem item = a.work.items[it];
     const Segment segment = a.segments[item.segment];
-    Consumer c;
+    Consumer<H> c;
     const uint32_t column = thread / 32 * 16 + lane / 4;
+    if constexpr (!H::kSmall) {
+      c.queries = rings.Queries(thread / kWarpgroup);
+      GroupMeets(thread / kWarpgroup);  // nobody reads the last item's
+    }
     ReadQuery(a, segment, column, 0, c);
     ReadQuery(a, segment, column + 8, 1, c);
+    if constexpr (!H::kSmall) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      GroupMeets(thread / kWarpgroup);
+    }
     const uint32_t last = a.query_rows * a.group - 1 - segment.column, first = thread / 128 * 64;
     c.first_place = segment.first_position + RowOf(a, segment, min(first, last));
     c.last_place = segment.first_position + RowOf(a, segment, min(first + 63, last));
-    float o[64];
+    float o[H::kResults];
 #pragma unroll
-    for (uint32_t k = 0; k < 64; ++k) o[k] = 0;
+    for (uint32_t k = 0; k < H::kResults; ++k) o[k] = 0;
     AddTiles(a, shared, rings, at, c, o);
     WaitForPhase(rings.TileFull(at.stage, kValue), at.parity);
     ArriveOnce(rings.TileEmpty(at.stage, kKey));
@@ -384,11 +428,12 @@ __device__ __forceinline__ void Consume(const AttendArguments& a, PrefillShared&
   }
 }
 
-__device__ __forceinline__ void PrepareBarriers(const PrefillShared& shared) {
-  const Rings rings(&shared);
-  for (uint32_t stage = 0; stage < kStages; ++stage) {
+template <typename H>
+__device__ __forceinline__ void PrepareBarriers(const PrefillShared<H>& shared) {
+  const Rings<H> rings(&shared);
+  for (uint32_t stage = 0; stage < H::kStages; ++stage) {
     for (const uint32_t side : {kKey, kValue}) {
-      InitBarrier(rings.TileFull(stage, side), kTileTokens / 32);
+      InitBarrier(rings.TileFull(stage, side), H::kSmall ? kTileTokens / 32 : 1);
       InitBarrier(rings.TileEmpty(stage, side), kConsumers / 32);
     }
   }
@@ -399,33 +444,53 @@ __device__ __forceinline__ void PrepareBarriers(const PrefillShared& shared) {
   PublishBarriers();
 }
 
-__global__ void __launch_bounds__(kPrefillThreads, 1)
+template <uint32_t kRegisters>
+__device__ __forceinline__ void ReleaseRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <typename H>
+__global__ void __launch_bounds__(H::kThreads, 1)
     PrefillKernel(const __grid_constant__ AttendArguments a) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  PrefillShared& shared = *reinterpret_cast<PrefillShared*>(memory);
+  auto& shared = *reinterpret_cast<PrefillShared<H>*>(memory);
   if (threadIdx.x == 0) PrepareBarriers(shared);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    ReleaseRegisters<H::kLoaderRegisters>();
     if (threadIdx.x < 32) LoadTiles(a, shared);
-  } else if (threadIdx.x < 2 * kWarpgroup) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-    ExpandTiles(a, shared);
+  } else if (threadIdx.x < H::kProducers) {
+    ReleaseRegisters<H::kExpanderRegisters>();
+    if constexpr (H::kSmall) ExpandTiles(a, shared);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(H::kConsumerRegisters));
     Consume(a, shared);
   }
+}
+
+template <typename H>
+cudaError_t Prepare() {
+  return cudaFuncSetAttribute(PrefillKernel<H>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(PrefillShared<H>));
+}
+template <typename H>
+void Launch(const AttendArguments& a, cudaStream_t stream) {
+  PrefillKernel<H><<<a.work.blocks, H::kThreads, sizeof(PrefillShared<H>), stream>>>(a);
 }
 
 }  // namespace
 
 cudaError_t PreparePrefill() {
-  return cudaFuncSetAttribute(PrefillKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(PrefillShared));
+  const cudaError_t error = Prepare<Heads<128>>();
+  return error != cudaSuccess ? error : Prepare<Heads<kMaxDim>>();
 }
 
 cudaError_t QueuePrefill(const AttendArguments& a, cudaStream_t stream) {
-  PrefillKernel<<<a.work.blocks, kPrefillThreads, sizeof(PrefillShared), stream>>>(a);
+  if (PrefillDim(a.key_dim, a.value_dim) == 128) {
+    Launch<Heads<128>>(a, stream);
+  } else {
+    Launch<Heads<kMaxDim>>(a, stream);
+  }
   return cudaGetLastError();
 }
 

@@ -12,6 +12,38 @@ namespace {
 
 // --- the loader ---
 
+__device__ __forceinline__ __half2 AsHalves(uint32_t x) { return *reinterpret_cast<__half2*>(&x); }
+
+// What tells whether f16 is good enough for an item: bounds of its elements, its largest scale or
+// element, and whether these were rounded to f16.
+struct Fitness {
+  __half2 bound, largest;
+  bool rounded;
+  __device__ __forceinline__ Fitness() {
+    bound = largest = AsHalves(0);
+    rounded = false;
+  }
+  __device__ __forceinline__ void Add(__half2 bounds, __half2 scales, bool was_rounded) {
+    bound = __hmax2_nan(bound, bounds);
+    largest = __hmax2(largest, scales);
+    rounded = rounded || was_rounded;
+  }
+  // largest_of_tile: a float behind a tile that was expanded before.
+  __device__ __forceinline__ void AddImage(const uint8_t* largest_of_tile) {
+    const float most = __ldcg(reinterpret_cast<const float*>(largest_of_tile));
+    const __half2 of_half = __float2half2_rn(most);
+    Add(of_half, of_half, true);
+  }
+  // f16 has 11 bits down to 2^-14, and steps of 2^-24 below: what was rounded is as good as before
+  // if there are numbers of 2^-13 and more. Called by all lanes.
+  __device__ __forceinline__ bool IsGood() const {
+    const bool finite = __hbeq2(__hmul2(bound, AsHalves(0)), AsHalves(0));
+    const float mine = fmaxf(__low2float(largest), __high2float(largest));
+    const float all = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
+    return finite && (__any_sync(~0u, rounded) == 0 || all >= 0x1p-13f);
+  }
+};
+
 // What follows from the format of a page; one page is mostly like the one before.
 struct PageFormat {
   uint32_t format = ~0u, page_tokens = 0;
@@ -55,8 +87,9 @@ __device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const Stor
 __device__ __forceinline__ bool IsCopied(uint32_t how) { return (how & (kCodes8 | kCodes4)) != 0; }
 
 // Hands a tile to the expanders when its units have come. Called by one lane.
+template <typename H>
 __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredTile& tile,
-                                         PrefillShared& shared, const Rings& rings,
+                                         PrefillShared<H>& shared, const Rings<H>& rings,
                                          uint32_t stage) {
   const uint32_t full = rings.UnitFull(stage);
   shared.stored[stage] = tile;
@@ -71,6 +104,30 @@ __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredT
     }
   }
   ArriveAndExpect(full, bytes);
+}
+
+// Sends a tile that was expanded before to the consumers themselves. Called by all lanes.
+template <typename H>
+__device__ __forceinline__ void SendImages(const AttendArguments& a, const StoredTile& tile,
+                                           PrefillShared<H>& shared, const Rings<H>& rings,
+                                           const Place<H::kStages>& at, Fitness& fit) {
+  if (tile.count == 0) {
+    if (!fit.IsGood()) *a.unfit = 1;
+    fit = Fitness();
+  }
+#pragma unroll
+  for (const uint32_t side : {kKey, kValue}) {
+    WaitForPhase(rings.TileEmpty(at.stage, side), at.parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      const uint32_t full = rings.TileFull(at.stage, side);
+      if (side == kKey) shared.tile[at.stage] = {tile.position, tile.count};
+      ArriveAndExpect(full, tile.count != 0 ? H::kTileBytes : 0);
+      if (tile.count != 0) {
+        CopyBulk(rings.Key(at.stage) + side * H::kTileBytes, tile.unit[side], H::kTileBytes, full);
+      }
+    }
+    if (tile.count != 0) fit.AddImage(tile.unit[side] + H::kTileBytes);
+  }
 }
 
 // The positions that some row of a segment sees.
@@ -90,13 +147,19 @@ struct SeenPlaces {
 };
 
 // Called by all lanes of the loader, which see the same.
-__device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShared& shared) {
-  const Rings rings(&shared);
+template <typename H>
+__device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShared<H>& shared) {
+  const Rings<H> rings(&shared);
   const uint32_t lane = threadIdx.x % 32;
-  Place<kUnitStages> at;
+  Place<H::kSmall ? kUnitStages : H::kStages> at;
+  Fitness fit;
   const auto send = [&](const StoredTile& tile) {
-    WaitForPhase(rings.UnitEmpty(at.stage), at.parity ^ 1);
-    if (lane == 0) SendTile(a, tile, shared, rings, at.stage);
+    if constexpr (H::kSmall) {
+      WaitForPhase(rings.UnitEmpty(at.stage), at.parity ^ 1);
+      if (lane == 0) SendTile(a, tile, shared, rings, at.stage);
+    } else {
+      SendImages(a, tile, shared, rings, at, fit);
+    }
     at.Step();
   };
   PageFormat format;
@@ -117,7 +180,7 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
       const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
       tile.unit[kKey] = units + item.kv_head * format.key_bytes;
       tile.unit[kValue] = units + a.kv_heads * format.key_bytes + item.kv_head * format.value_bytes;
-      const bool expanded = page.tile != kNoTile;
+      const bool expanded = !H::kSmall || page.tile != kNoTile;
       tile.how[kKey] = expanded ? +kFromTiles : format.how[kKey];
       tile.how[kValue] = expanded ? +kFromTiles : format.how[kValue];
       tile.page_tokens = page.page_tokens;
@@ -126,8 +189,8 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
         tile.position = page.first + tile.slot;
         tile.count = min(kTileTokens, page.tokens - tile.slot);
         if (expanded) {
-          tile.unit[kKey] = TileImage(a, page, tile.slot, item.kv_head, kKey);
-          tile.unit[kValue] = TileImage(a, page, tile.slot, item.kv_head, kValue);
+          tile.unit[kKey] = TileImage<H::kDim>(a, page, tile.slot, item.kv_head, kKey);
+          tile.unit[kValue] = TileImage<H::kDim>(a, page, tile.slot, item.kv_head, kValue);
         }
         if (seen.Any(a, tile.position, tile.count)) send(tile);
       }
@@ -136,7 +199,7 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
     send(tile);
   }
   tile.count = kNoMoreTiles;
-  send(tile);
+  if constexpr (H::kSmall) send(tile);
 }
 
 // --- expanders: thread t has token t % 64 of K, or of V ---
@@ -154,7 +217,6 @@ __device__ __forceinline__ uint32_t ReadShared4(uint32_t from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
-__device__ __forceinline__ __half2 AsHalves(uint32_t x) { return *reinterpret_cast<__half2*>(&x); }
 __device__ __forceinline__ uint32_t AsWord(__half2 x) { return *reinterpret_cast<uint32_t*>(&x); }
 __device__ __forceinline__ uint32_t Bytes(uint32_t a, uint32_t b, uint32_t which) {
   uint32_t x;
@@ -196,30 +258,6 @@ __device__ __forceinline__ uint4 Expand4(uint32_t word, __half2 scale, __half2 b
 
 __device__ __forceinline__ bool TakesOtherHalfFirst(uint32_t token) { return token / 4 % 2 != 0; }
 
-// What tells whether f16 is good enough for an item: bounds of its elements, its largest scale or
-// element, and whether these were rounded to f16.
-struct Fitness {
-  __half2 bound, largest;
-  bool rounded;
-  __device__ __forceinline__ Fitness() {
-    bound = largest = AsHalves(0);
-    rounded = false;
-  }
-  __device__ __forceinline__ void Add(__half2 bounds, __half2 scales, bool was_rounded) {
-    bound = __hmax2_nan(bound, bounds);
-    largest = __hmax2(largest, scales);
-    rounded = rounded || was_rounded;
-  }
-  // f16 has 11 bits down to 2^-14, and steps of 2^-24 below: what was rounded is as good as before
-  // if there are numbers of 2^-13 and more. Called by all lanes.
-  __device__ __forceinline__ bool IsGood() const {
-    const bool finite = __hbeq2(__hmul2(bound, AsHalves(0)), AsHalves(0));
-    const float mine = fmaxf(__low2float(largest), __high2float(largest));
-    const float all = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
-    return finite && (__any_sync(~0u, rounded) == 0 || all >= 0x1p-13f);
-  }
-};
-
 // The parameters of a token's two groups of 64 channels, in the order in which its thread takes
 // them.
 struct Parameters {
@@ -259,8 +297,8 @@ struct Turned {
                                     const TileRow& row, bool other) {
     from = row_at ^ turn << 4;
     const uint32_t at = row.at + ((chunks * turn ^ row.swizzle) % 8 << 4);
-    to[0] = at + (other ? kHalfTile : 0);
-    to[1] = at + (other ? 0 : kHalfTile);
+    to[0] = at + (other ? kPartBytes : 0);
+    to[1] = at + (other ? 0 : kPartBytes);
   }
   __device__ __forceinline__ void Put(uint32_t chunk, uint4 x) const {
     WriteShared16(to[chunk / 8] ^ chunk % 8 << 4, x);
@@ -314,47 +352,47 @@ __device__ __forceinline__ void ExpandTile(const StoredTile& tile, uint32_t side
 
 // A tile that was expanded before comes by a copy that the barrier counts: the first of the two
 // warps that arrive there has it.
+template <typename H>
 __device__ __forceinline__ void CopyTile(const uint8_t* image, uint32_t to, uint32_t barrier,
                                          Fitness& fit) {
   if (threadIdx.x % kTileTokens < 32) {
     if (threadIdx.x % kTileTokens == 0) {
-      ArriveAndExpect(barrier, kTileBytes);
-      CopyBulk(to, image, kTileBytes, barrier);
+      ArriveAndExpect(barrier, H::kTileBytes);
+      CopyBulk(to, image, H::kTileBytes, barrier);
     }
     __syncwarp();
   } else {
     ArriveOnce(barrier);
   }
-  const float largest = __ldcg(reinterpret_cast<const float*>(image + kTileBytes));
-  const __half2 rounded = __float2half2_rn(largest);
-  fit.Add(rounded, rounded, true);
+  fit.AddImage(image + H::kTileBytes);
 }
 
-__device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillShared& shared) {
-  const Rings rings(&shared);
+template <typename H>
+__device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillShared<H>& shared) {
+  const Rings<H> rings(&shared);
   const uint32_t side = threadIdx.x / kTileTokens % 2;
   Place<kUnitStages> from;
-  Place<kStages> to;
+  Place<H::kStages> to;
   Fitness fit;
   for (;;) {
     WaitForPhase(rings.UnitFull(from.stage), from.parity);
     const StoredTile& tile = shared.stored[from.stage];
-    const uint32_t position = tile.position, count = tile.count;
+    const uint32_t count = tile.count;
     if (count == kNoMoreTiles) return;
     WaitForPhase(rings.TileEmpty(to.stage, side), to.parity ^ 1);
-    if (threadIdx.x % kWarpgroup == 0) shared.tile[to.stage] = {position, count};
-    const uint32_t at = rings.Key(to.stage) + side * kTileBytes;
+    if (threadIdx.x % kWarpgroup == 0) shared.tile[to.stage] = {tile.position, count};
+    const uint32_t at = rings.Key(to.stage) + side * H::kTileBytes;
     const uint32_t full = rings.TileFull(to.stage, side);
     if (count != 0 && !IsCopied(tile.how[side])) {
       const uint8_t* image = tile.unit[side];
       ArriveOnce(rings.UnitEmpty(from.stage));
-      CopyTile(image, at, full, fit);
+      CopyTile<H>(image, at, full, fit);
     } else {
-      if (count != 0) {
-        ExpandTile(tile, side, rings.Unit(from.stage, side), at, fit);
-      } else {
+      if (count == 0) {
         if (!fit.IsGood()) *a.unfit = 1;
         fit = Fitness();
+      } else {
+        ExpandTile(tile, side, rings.Unit(from.stage, side), at, fit);
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       ArriveOnce(rings.UnitEmpty(from.stage));

@@ -11,9 +11,6 @@ namespace prefixd::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
-constexpr uint32_t kOctets = kMostPrefillDim / kOctet;
-constexpr uint32_t kEach = kTileTokens * kOctets / kThreads;  // octets of a thread
-
 struct Unit {
   const uint8_t* bytes;
   UnitPlaces places;
@@ -42,9 +39,11 @@ struct Unknown {
 };
 
 // Returns the largest element that this thread has, INFINITY for what is no number.
-template <typename Format>
+template <uint32_t kDim, typename Format>
 __device__ __forceinline__ float ExpandInto(uint32_t image, const TensorGeometry& given,
                                             const Unit& unit) {
+  constexpr uint32_t kOctets = kDim / kOctet;
+  constexpr uint32_t kEach = kTileTokens * kOctets / kThreads;  // octets of a thread
   const TensorGeometry t = Format::Of(given);
   // Neighbours have what lies side by side: tokens of tiles, channels of rows.
   const bool by_token = t.layout != kRows;
@@ -69,30 +68,33 @@ __device__ __forceinline__ float ExpandInto(uint32_t image, const TensorGeometry
   return largest;
 }
 
-template <uint8_t kCodec, uint8_t kBits>
+template <uint32_t kDim, uint8_t kCodec, uint8_t kBits>
 __device__ __forceinline__ float ExpandTiled(uint32_t image, const TensorGeometry& t,
                                              const Unit& unit) {
-  if (t.value != 0) return ExpandInto<Known<kCodec, kBits, kTiled, true>>(image, t, unit);
-  return ExpandInto<Known<kCodec, kBits, kTiled, false>>(image, t, unit);
+  if (t.value != 0) return ExpandInto<kDim, Known<kCodec, kBits, kTiled, true>>(image, t, unit);
+  return ExpandInto<kDim, Known<kCodec, kBits, kTiled, false>>(image, t, unit);
 }
 
+template <uint32_t kDim>
 __device__ __forceinline__ float ExpandAny(uint32_t image, const TensorGeometry& t,
                                            const Unit& unit) {
   const bool tiled = t.layout == kTiled;
   if (tiled && t.codec == kMlxAffine) {
-    return t.bits == 8 ? ExpandTiled<kMlxAffine, 8>(image, t, unit)
-                       : ExpandTiled<kMlxAffine, 4>(image, t, unit);
+    return t.bits == 8 ? ExpandTiled<kDim, kMlxAffine, 8>(image, t, unit)
+                       : ExpandTiled<kDim, kMlxAffine, 4>(image, t, unit);
   }
-  if (tiled && t.codec == kQ8_0) return ExpandTiled<kQ8_0, 8>(image, t, unit);
-  if (tiled && t.codec == kQ4_0) return ExpandTiled<kQ4_0, 4>(image, t, unit);
-  if (t.codec == kQ8_0) return ExpandInto<Known<kQ8_0, 8, kRows, false>>(image, t, unit);
-  if (t.codec == kQ4_0) return ExpandInto<Known<kQ4_0, 4, kRows, false>>(image, t, unit);
-  return ExpandInto<Unknown>(image, t, unit);
+  if (tiled && t.codec == kQ8_0) return ExpandTiled<kDim, kQ8_0, 8>(image, t, unit);
+  if (tiled && t.codec == kQ4_0) return ExpandTiled<kDim, kQ4_0, 4>(image, t, unit);
+  if (t.codec == kQ8_0) return ExpandInto<kDim, Known<kQ8_0, 8, kRows, false>>(image, t, unit);
+  if (t.codec == kQ4_0) return ExpandInto<kDim, Known<kQ4_0, 4, kRows, false>>(image, t, unit);
+  return ExpandInto<kDim, Unknown>(image, t, unit);
 }
 
 // grid: (entry of tile_pages, kv head, K or V)
+template <uint32_t kDim>
 __global__ void __launch_bounds__(kThreads, 4)
     ExpandTilesKernel(const __grid_constant__ AttendArguments a) {
+  constexpr uint32_t kTileBytes = Heads<kDim>::kTileBytes;
   __shared__ __align__(128) uint8_t image[kTileBytes];
   __shared__ uint32_t largest;
   const DevicePage page = a.pages[a.tile_pages[blockIdx.x]];
@@ -107,11 +109,11 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (threadIdx.x == 0) largest = 0;
     unit.tokens = min(kTileTokens, page.tokens - unit.first);
     __syncthreads();
-    const float mine = ExpandAny(SharedAddress(image), t, unit);
+    const float mine = ExpandAny<kDim>(SharedAddress(image), t, unit);
     const uint32_t most = __reduce_max_sync(~0u, __float_as_uint(mine));
     if (threadIdx.x % 32 == 0) atomicMax(&largest, most);
     __syncthreads();
-    uint8_t* to = TileImage(a, page, unit.first, head, side);
+    uint8_t* to = TileImage<kDim>(a, page, unit.first, head, side);
     for (uint32_t i = threadIdx.x; i < kTileBytes / 16; i += kThreads) {
       reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(image)[i];
     }
@@ -124,7 +126,12 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 cudaError_t QueueTiles(const AttendArguments& a, cudaStream_t stream) {
   if (a.tile_page_count == 0) return cudaSuccess;
-  ExpandTilesKernel<<<dim3(a.tile_page_count, a.kv_heads, 2), kThreads, 0, stream>>>(a);
+  const dim3 grid(a.tile_page_count, a.kv_heads, 2);
+  if (PrefillDim(a.key_dim, a.value_dim) == 128) {
+    ExpandTilesKernel<128><<<grid, kThreads, 0, stream>>>(a);
+  } else {
+    ExpandTilesKernel<kMaxDim><<<grid, kThreads, 0, stream>>>(a);
+  }
   return cudaGetLastError();
 }
 

@@ -102,6 +102,7 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::New(
 }
 
 absl::Status Attention::TakePrefill() {
+  prefill_dim_ = PrefillDim(options_.key_dim, options_.value_dim);
   PREFIXD_RETURN_IF_ERROR(FromCuda(PreparePrefill(), "attend: prefill kernel"));
   PREFIXD_RETURN_IF_ERROR(Grow(&unfit_, sizeof(uint32_t), true, nullptr));
   arguments_.unfit = reinterpret_cast<uint32_t*>(unfit_.memory);
@@ -223,7 +224,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
   TileList tiles;
   if (prefill_) {
     tiles = GiveTiles([&](const DevicePage& page) { return NeedsTiles(page); }, &list.pages);
-    const size_t bytes = size_t{tiles.tiles} * shape_.kv_heads * 2 * kTileImageBytes;
+    const size_t bytes = size_t{tiles.tiles} * shape_.kv_heads * 2 * TileImageBytes(prefill_dim_);
     PREFIXD_RETURN_IF_ERROR(Grow(&tiles_, bytes, false, stream));
   }
   PREFIXD_RETURN_IF_ERROR(Fill(list, tiles.pages, stream));
@@ -235,7 +236,7 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
 // for each of its segments.
 bool Attention::NeedsTiles(const DevicePage& page) const {
   const PairGeometry& pair = shape_.formats[page.format];
-  return HowToRead(pair.key, page.page_tokens) == kFromTiles ||
+  return prefill_dim_ != 128 || HowToRead(pair.key, page.page_tokens) == kFromTiles ||
          HowToRead(pair.value, page.page_tokens) == kFromTiles ||
          context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kPinned;
 }
@@ -251,7 +252,7 @@ absl::Status Attention::Fill(const WorkList& list, const std::vector<uint32_t>& 
     shares.emplace_back(items, Append(share.firsts, &bytes));
   }
   const size_t columns = size_t{list.parts} * shape_.segment_columns;
-  const size_t channels = prefill_ ? kMostPrefillDim : options_.value_dim;
+  const size_t channels = prefill_ ? prefill_dim_ : options_.value_dim;
   PREFIXD_RETURN_IF_ERROR(Grow(&lists_, bytes.size(), false, stream));
   PREFIXD_RETURN_IF_ERROR(Grow(&sums_, columns * channels * sizeof(float), false, stream));
   PREFIXD_RETURN_IF_ERROR(Grow(&weights_, columns * sizeof(float2), false, stream));

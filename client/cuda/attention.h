@@ -69,7 +69,8 @@ class Attention {
   std::vector<WorkGrid> grids_;
   uint32_t planned_page_tokens_ = 0;
 
-  bool prefill_ = false;              // one kernel has all formats
+  bool prefill_ = false;  // one kernel has all formats
+  uint32_t prefill_dim_ = 0;
   std::unique_ptr<Attention> exact_;  // of the same calls; does nothing unless unfit_ is set
 
   Buffer lists_, sums_, weights_, arrived_, unfit_, tiles_;

@@ -32,8 +32,7 @@ struct AttendCase {
 // Draws a case: every format and layout that the GPU reads, dims 64 to 256, 1 to 8 rows, groups of
 // 1 to 16, windows, sinks, soft-caps, uneven pages, partial pages, mixed chains, 1 to 3 sequences.
 AttendCase RandomCase(uint32_t seed);
-// The same with 9 to 160 rows, at places of a context that pages do not care about, and dims that
-// the prefill kernel has.
+// The same with 9 to 160 rows, at places of a context that pages do not care about.
 AttendCase RandomPrefillCase(uint32_t seed);
 std::string ToString(const AttendCase& it);
 

@@ -67,9 +67,9 @@ TEST(AttendTest, C2_RandomCasesOfManyRowsAreLikeTheScalarOracle) {
   CompareWithOracle(CountOfCases() / 10, RandomPrefillCase);
 }
 
-AttendCase RowsOf(uint32_t rows, std::vector<kernels::BlockShape> blocks) {
+AttendCase RowsOf(uint32_t rows, std::vector<kernels::BlockShape> blocks, uint32_t dim = 128) {
   AttendCase it;
-  it.layer = {.kv_heads = 2, .key_dim = 128, .value_dim = 128};
+  it.layer = {.kv_heads = 2, .key_dim = dim, .value_dim = dim};
   it.formats = {{quant::MlxAffineFormat(8, 64, quant::Dtype::kF16),
                  quant::MlxAffineFormat(4, 64, quant::Dtype::kF16)},
                 {quant::RawFormat(quant::Dtype::kBf16), quant::RawFormat(quant::Dtype::kBf16)}};
@@ -83,31 +83,39 @@ AttendCase RowsOf(uint32_t rows, std::vector<kernels::BlockShape> blocks) {
   return it;
 }
 
-TEST(AttendTest, ManyRowsAtTheEdgesAreLikeTheScalarOracle) {
-  SKIP_WITHOUT_GPU();
+void CompareManyRowsAtTheEdges(uint32_t dim) {
   using Blocks = std::vector<kernels::BlockShape>;
   const Blocks full(9, {.tokens = 64, .page_tokens = 64, .format = 0});
   Blocks partial = full, one = full, mixed = full, window;
   partial.push_back({.tokens = 37, .page_tokens = 64, .format = 0});
   one.push_back({.tokens = 1, .page_tokens = 64, .format = 0});
   mixed.push_back({.tokens = 200, .page_tokens = 256, .format = 1});
-  std::vector<AttendCase> cases = {RowsOf(64, full),    RowsOf(100, partial), RowsOf(33, one),
-                                   RowsOf(150, mixed),  RowsOf(576, full),    RowsOf(9, partial),
-                                   RowsOf(160, partial)};
+  std::vector<AttendCase> cases = {RowsOf(64, full, dim),    RowsOf(100, partial, dim),
+                                   RowsOf(33, one, dim),     RowsOf(150, mixed, dim),
+                                   RowsOf(576, full, dim),   RowsOf(9, partial, dim),
+                                   RowsOf(160, partial, dim)};
   cases.back().window = 70;
   cases.back().sink_tokens = 5;
-  cases.push_back(RowsOf(2048, Blocks(32, {.tokens = 64, .page_tokens = 64, .format = 0})));
+  cases.push_back(RowsOf(2048, Blocks(32, {.tokens = 64, .page_tokens = 64, .format = 0}), dim));
   cases.back().layer.kv_heads = 1;
-  cases.push_back(RowsOf(17, Blocks(150, {.tokens = 64, .page_tokens = 64, .format = 0})));
+  cases.push_back(RowsOf(17, Blocks(150, {.tokens = 64, .page_tokens = 64, .format = 0}), dim));
   Blocks raw(3, {.tokens = 256, .page_tokens = 256, .format = 1});
   raw.push_back({.tokens = 100, .page_tokens = 256, .format = 1});
-  cases.push_back(RowsOf(300, raw));
+  cases.push_back(RowsOf(300, raw, dim));
   // Each thread block has more pages than it looks at together.
-  cases.push_back(RowsOf(160, Blocks(540, {.tokens = 8, .page_tokens = 8, .format = 0})));
+  cases.push_back(RowsOf(160, Blocks(540, {.tokens = 8, .page_tokens = 8, .format = 0}), dim));
   for (const AttendCase& it : cases) {
     const PreparedCase ready = Prepare(it);
     EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 5e-4) << ToString(it);
   }
+}
+TEST(AttendTest, ManyRowsAtTheEdgesAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareManyRowsAtTheEdges(128);
+}
+TEST(AttendTest, ManyRowsOfWideHeadsAtTheEdgesAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  CompareManyRowsAtTheEdges(256);
 }
 
 TEST(AttendTest, ManyRowsOverPagesOfAPinnedArenaAreLikeTheScalarOracle) {
@@ -124,9 +132,11 @@ TEST(AttendTest, ManyRowsOverPagesOfAPinnedArenaAreLikeTheScalarOracle) {
 
 // bf16 reaches further than the prefill kernel's products, to both sides: such calls are computed
 // by the generic kernel.
-void CompareBeyondF16(float element_scale, uint8_t bits) {
-  AttendCase it = RowsOf(40, {{.tokens = 64, .page_tokens = 64, .format = 0},
-                              {.tokens = 64, .page_tokens = 64, .format = 0}});
+void CompareBeyondF16(float element_scale, uint8_t bits, uint32_t dim) {
+  AttendCase it = RowsOf(40,
+                         {{.tokens = 64, .page_tokens = 64, .format = 0},
+                          {.tokens = 64, .page_tokens = 64, .format = 0}},
+                         dim);
   it.formats = {{quant::MlxAffineFormat(bits, 64, quant::Dtype::kBf16),
                  quant::MlxAffineFormat(bits, 64, quant::Dtype::kBf16)},
                 {quant::RawFormat(quant::Dtype::kBf16), quant::RawFormat(quant::Dtype::kBf16)}};
@@ -140,21 +150,25 @@ void CompareBeyondF16(float element_scale, uint8_t bits) {
 }
 TEST(AttendTest, ManyRowsOverElementsBeyondF16AreLikeTheScalarOracle) {
   SKIP_WITHOUT_GPU();
-  CompareBeyondF16(1e6f, 8);
+  CompareBeyondF16(1e6f, 8, 128);
+  CompareBeyondF16(1e6f, 8, 256);
 }
 TEST(AttendTest, ManyRowsOverElementsTooSmallForF16AreLikeTheScalarOracle) {
   SKIP_WITHOUT_GPU();
-  CompareBeyondF16(1e-6f, 4);
+  CompareBeyondF16(1e-6f, 4, 128);
+  CompareBeyondF16(1e-6f, 4, 256);
 }
 
 // Later scores are far larger than the first ones: what was summed before is rescaled.
 TEST(AttendTest, ManyRowsWhoseScoresGrowAreLikeTheScalarOracle) {
   SKIP_WITHOUT_GPU();
   using Blocks = std::vector<kernels::BlockShape>;
-  AttendCase it = RowsOf(200, Blocks(40, {.tokens = 64, .page_tokens = 64, .format = 0}));
-  it.query_scale = 8;
-  const PreparedCase ready = Prepare(it);
-  EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-3) << ToString(it);
+  for (const uint32_t dim : {128u, 256u}) {
+    AttendCase it = RowsOf(200, Blocks(40, {.tokens = 64, .page_tokens = 64, .format = 0}), dim);
+    it.query_scale = 8;
+    const PreparedCase ready = Prepare(it);
+    EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-3) << ToString(it);
+  }
 }
 
 // A kernel's limit of shared memory belongs to all attentions that launch it.

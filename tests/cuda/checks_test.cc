@@ -114,7 +114,7 @@ TEST(ChecksTest, ManyRowsAreQuickOnHopperInEveryFormat) {
   EXPECT_EQ(*QuickRows(hopper, options), 8u);
   options = OptionsOf(formats, 1);
   options.key_dim = options.value_dim = 256;
-  EXPECT_EQ(*QuickRows(hopper, options), 8u);
+  EXPECT_EQ(*QuickRows(hopper, options), 2048u);
   options.kv_heads = 0;
   EXPECT_FALSE(QuickRows(hopper, options).ok());
 }

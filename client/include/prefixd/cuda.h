@@ -300,11 +300,11 @@ typedef struct prefixd_cuda_attention_options {
   size_t size;
   const prefixd_format* formats;  // of the layers
   uint32_t format_count;
-  // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows of dims up to 128 have a
-  // kernel of their own on Hopper (9.0); elsewhere, and if precise, they take the time of strips.
-  // That kernel expands MLX's 8 and 4 bits in groups of 64 of dim 128, in rows. What is in other
-  // formats, or in an arena, is expanded before it to device memory of the attention's: 33 KB for
-  // 64 tokens (or a page of fewer) of a kv head, for one layer at a time.
+  // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows have a kernel of their
+  // own on Hopper (9.0); elsewhere, and if precise, they take the time of strips. That kernel
+  // expands MLX's 8 and 4 bits in groups of 64 of dim 128, in rows. What is in other formats, or in
+  // an arena, is expanded before it to device memory of the attention's: 33 KB (dims beyond 128:
+  // 66 KB) for 64 tokens, or a page of fewer, of a kv head, for one layer at a time.
   uint32_t query_rows;
   uint32_t query_heads;  // 1 to 16 for each kv head, see `values`
   uint32_t kv_heads;
