@@ -50,6 +50,8 @@ void MeasurePrefill(Bench& bench) {
   MeasureRows(bench, "K8/V4 rows of 256", k8v4, {1, 32768, 512, 256});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 32768, 2048});
   MeasureRows(bench, "K8/V4 rows", k8v4, {1, 131072, 16});
+  MeasureRows(bench, "K8/V4 tiled", {Mlx(8, PREFIXD_TILED), Mlx(4, PREFIXD_TILED)},
+              {1, 131072, 16});
 }
 
 }  // namespace prefixd::bench

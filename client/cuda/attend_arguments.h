@@ -110,9 +110,7 @@ constexpr uint32_t PrefillDim(uint32_t key_dim, uint32_t value_dim) {
   return key_dim <= 128 && value_dim <= 128 ? 128 : kMaxDim;
 }
 // Returns whether the kernel runs on a GPU of this compute capability. Pure.
-constexpr bool HasPrefill(uint32_t major, uint32_t minor, uint32_t key_dim, uint32_t value_dim) {
-  return major == 9 && minor == 0 && key_dim <= kMaxDim && value_dim <= kMaxDim;
-}
+constexpr bool HasPrefill(uint32_t major, uint32_t minor) { return major == 9 && minor == 0; }
 // How it reads K or V of a page: codes that it expands itself, or tiles that were expanded before.
 enum : uint32_t { kFromTiles = 0, kCodes4 = 4, kCodes8 = 8, kBf16Numbers = 16 };
 PREFIXD_BOTH uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
@@ -121,14 +119,21 @@ PREFIXD_BOTH uint32_t HowToRead(const TensorGeometry& t, uint32_t page_tokens) {
                      page_tokens % 8 == 0;
   return codes ? t.bits | (t.dtype == kBf16 ? +kBf16Numbers : 0) : kFromTiles;
 }
+// Whether a page's tiles are expanded before. A pinned arena is read over PCIe: once for tiles,
+// where the kernel itself would read it for each of its segments. dim: of PrefillDim(). Pure.
+inline bool NeedsTiles(const PairGeometry& pair, uint32_t page_tokens, uint32_t dim,
+                       bool in_arena) {
+  return in_arena || dim != 128 || HowToRead(pair.key, page_tokens) == kFromTiles ||
+         HowToRead(pair.value, page_tokens) == kFromTiles;
+}
 inline constexpr uint32_t kTileTokens = 64;
 // Bytes of K or V of a tile: halves, then the largest of them as a float.
 PREFIXD_BOTH constexpr uint32_t TileImageBytes(uint32_t dim) { return kTileTokens * dim * 2 + 128; }
 // Expands the pages that have tiles (attend_tiles.cu).
 cudaError_t QueueTiles(const AttendArguments& arguments, cudaStream_t stream);
 cudaError_t PreparePrefill();
-// Segments have kPrefillColumns columns; a part is [16][256] float4 of sums, in the order of its
-// threads, and [column] weights.
+// Segments have kPrefillColumns columns; a part is [PrefillDim() / 8][256] float4 of sums, in the
+// order of its threads, and [column] weights.
 cudaError_t QueuePrefill(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- fast kernels (attend_fast_*.cu): tensor cores on codes as they are stored ---

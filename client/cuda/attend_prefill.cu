@@ -2,9 +2,10 @@
 // tiles of 64 tokens.
 //
 // How it computes
-//  - One warp copies the pages' bytes to a ring in shared memory; one warpgroup turns them into
+//  - One warp copies the pages' codes to a ring in shared memory; one warpgroup turns them into
 //    f16 elements, in a second ring; two warpgroups multiply there by wgmma, 64 columns each, sums
-//    in float. Nothing but results is written to device memory.
+//    in float. What is not codes in rows, or is of heads beyond 128, was expanded to tiles before
+//    (attend_tiles.cu), which are copied to the second ring.
 //  - The next tile's scores are computed while this tile's values are added.
 //  - Weights are powers of 2 of scores less a reference, which is raised only when weights become
 //    large: most tiles need no largest score, and no sum is rescaled.

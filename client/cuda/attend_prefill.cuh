@@ -82,7 +82,7 @@ __device__ __forceinline__ void GroupMeets(uint32_t group) {
   asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(kWarpgroup) : "memory");
 }
 
-// Where an expander writes its token: rows of eight 16-byte chunks of 8 channels, swizzled by the
+// Where a row of a tile lies: parts of eight 16-byte chunks of 8 channels, swizzled by the
 // row.
 struct TileRow {
   uint32_t at, swizzle;
@@ -116,7 +116,7 @@ struct StoredTile {
 };
 inline constexpr uint32_t kNoMoreTiles = ~0u;  // as count
 
-// A tile in f16: what the expanders hand to the consumers.
+// A tile in f16: what the consumers are handed.
 struct Tile {
   uint32_t position, count;  // count 0: the item ends
 };

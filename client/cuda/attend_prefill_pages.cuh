@@ -1,5 +1,6 @@
 // How the prefill kernel reads pages: one warp, the loader, finds tiles of tokens and copies their
-// units to shared memory; a warpgroup, the expanders, turns their codes into f16.
+// units to shared memory; a warpgroup, the expanders, turns their codes into f16, or copies tiles
+// that were expanded before. For heads beyond 128 the loader copies these itself.
 #pragma once
 #include <cstdint>
 
@@ -14,8 +15,8 @@ namespace {
 
 __device__ __forceinline__ __half2 AsHalves(uint32_t x) { return *reinterpret_cast<__half2*>(&x); }
 
-// What tells whether f16 is good enough for an item: bounds of its elements, its largest scale or
-// element, and whether these were rounded to f16.
+// What tells whether f16 is good enough for an item's K or V: bounds of its elements, its largest
+// scale or its largest element, and whether these were rounded to f16.
 struct Fitness {
   __half2 bound, largest;
   bool rounded;
@@ -42,6 +43,10 @@ struct Fitness {
     const float all = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(mine)));
     return finite && (__any_sync(~0u, rounded) == 0 || all >= 0x1p-13f);
   }
+  __device__ __forceinline__ void EndItem(const AttendArguments& a) {
+    if (!IsGood()) *a.unfit = 1;
+    *this = Fitness();
+  }
 };
 
 // What follows from the format of a page; one page is mostly like the one before.
@@ -61,6 +66,19 @@ struct PageFormat {
     value_bytes = PlacesOf(pair.value, page_tokens).bytes;
     how[kKey] = HowToRead(pair.key, page_tokens);
     how[kValue] = HowToRead(pair.value, page_tokens);
+  }
+  // What is the same for all tiles of a page.
+  __device__ __forceinline__ void Describe(const AttendArguments& a, const DevicePage& page,
+                                           uint32_t kv_head, StoredTile* tile) {
+    if (!IsOf(page)) Take(a, page);
+    const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
+    tile->unit[kKey] = units + kv_head * key_bytes;
+    tile->unit[kValue] = units + a.kv_heads * key_bytes + kv_head * value_bytes;
+    const bool expanded = page.tile != kNoTile;
+    tile->how[kKey] = expanded ? +kFromTiles : how[kKey];
+    tile->how[kValue] = expanded ? +kFromTiles : how[kValue];
+    tile->page_tokens = page.page_tokens;
+    tile->format = page.format;
   }
 };
 
@@ -84,7 +102,7 @@ __device__ __forceinline__ uint32_t CopyUnit(const TensorGeometry& t, const Stor
   return bytes;
 }
 
-__device__ __forceinline__ bool IsCopied(uint32_t how) { return (how & (kCodes8 | kCodes4)) != 0; }
+__device__ __forceinline__ bool HasCodes(uint32_t how) { return (how & (kCodes8 | kCodes4)) != 0; }
 
 // Hands a tile to the expanders when its units have come. Called by one lane.
 template <typename H>
@@ -96,10 +114,10 @@ __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredT
   uint32_t bytes = 0;
   if (tile.count != 0 && tile.count != kNoMoreTiles) {
     const PairGeometry& pair = a.formats[tile.format];
-    if (IsCopied(tile.how[kKey])) {
+    if (HasCodes(tile.how[kKey])) {
       bytes += CopyUnit(pair.key, tile, tile.unit[kKey], rings.Unit(stage, kKey), full);
     }
-    if (IsCopied(tile.how[kValue])) {
+    if (HasCodes(tile.how[kValue])) {
       bytes += CopyUnit(pair.value, tile, tile.unit[kValue], rings.Unit(stage, kValue), full);
     }
   }
@@ -110,11 +128,7 @@ __device__ __forceinline__ void SendTile(const AttendArguments& a, const StoredT
 template <typename H>
 __device__ __forceinline__ void SendImages(const AttendArguments& a, const StoredTile& tile,
                                            PrefillShared<H>& shared, const Rings<H>& rings,
-                                           const Place<H::kStages>& at, Fitness& fit) {
-  if (tile.count == 0) {
-    if (!fit.IsGood()) *a.unfit = 1;
-    fit = Fitness();
-  }
+                                           const Place<H::kStages>& at, Fitness (&fit)[2]) {
 #pragma unroll
   for (const uint32_t side : {kKey, kValue}) {
     WaitForPhase(rings.TileEmpty(at.stage, side), at.parity ^ 1);
@@ -126,7 +140,11 @@ __device__ __forceinline__ void SendImages(const AttendArguments& a, const Store
         CopyBulk(rings.Key(at.stage) + side * H::kTileBytes, tile.unit[side], H::kTileBytes, full);
       }
     }
-    if (tile.count != 0) fit.AddImage(tile.unit[side] + H::kTileBytes);
+    if (tile.count != 0) {
+      fit[side].AddImage(tile.unit[side] + H::kTileBytes);
+    } else {
+      fit[side].EndItem(a);
+    }
   }
 }
 
@@ -152,7 +170,7 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
   const Rings<H> rings(&shared);
   const uint32_t lane = threadIdx.x % 32;
   Place<H::kSmall ? kUnitStages : H::kStages> at;
-  Fitness fit;
+  Fitness fit[2];
   const auto send = [&](const StoredTile& tile) {
     if constexpr (H::kSmall) {
       WaitForPhase(rings.UnitEmpty(at.stage), at.parity ^ 1);
@@ -176,15 +194,8 @@ __device__ __forceinline__ void LoadTiles(const AttendArguments& a, PrefillShare
         __syncwarp();
       }
       const DevicePage page = shared.pages[k];
-      if (!format.IsOf(page)) format.Take(a, page);
-      const uint8_t* units = page.units + size_t{a.layer} * page.layer_bytes;
-      tile.unit[kKey] = units + item.kv_head * format.key_bytes;
-      tile.unit[kValue] = units + a.kv_heads * format.key_bytes + item.kv_head * format.value_bytes;
       const bool expanded = !H::kSmall || page.tile != kNoTile;
-      tile.how[kKey] = expanded ? +kFromTiles : format.how[kKey];
-      tile.how[kValue] = expanded ? +kFromTiles : format.how[kValue];
-      tile.page_tokens = page.page_tokens;
-      tile.format = page.format;
+      if constexpr (H::kSmall) format.Describe(a, page, item.kv_head, &tile);
       for (tile.slot = 0; tile.slot < page.tokens; tile.slot += kTileTokens) {
         tile.position = page.first + tile.slot;
         tile.count = min(kTileTokens, page.tokens - tile.slot);
@@ -373,7 +384,7 @@ __device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillSha
   const uint32_t side = threadIdx.x / kTileTokens % 2;
   Place<kUnitStages> from;
   Place<H::kStages> to;
-  Fitness fit;
+  Fitness of_codes, of_images;
   for (;;) {
     WaitForPhase(rings.UnitFull(from.stage), from.parity);
     const StoredTile& tile = shared.stored[from.stage];
@@ -383,16 +394,16 @@ __device__ __forceinline__ void ExpandTiles(const AttendArguments& a, PrefillSha
     if (threadIdx.x % kWarpgroup == 0) shared.tile[to.stage] = {tile.position, count};
     const uint32_t at = rings.Key(to.stage) + side * H::kTileBytes;
     const uint32_t full = rings.TileFull(to.stage, side);
-    if (count != 0 && !IsCopied(tile.how[side])) {
+    if (count != 0 && !HasCodes(tile.how[side])) {
       const uint8_t* image = tile.unit[side];
       ArriveOnce(rings.UnitEmpty(from.stage));
-      CopyTile<H>(image, at, full, fit);
+      CopyTile<H>(image, at, full, of_images);
     } else {
       if (count == 0) {
-        if (!fit.IsGood()) *a.unfit = 1;
-        fit = Fitness();
+        of_codes.EndItem(a);
+        of_images.EndItem(a);
       } else {
-        ExpandTile(tile, side, rings.Unit(from.stage, side), at, fit);
+        ExpandTile(tile, side, rings.Unit(from.stage, side), at, of_codes);
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       ArriveOnce(rings.UnitEmpty(from.stage));

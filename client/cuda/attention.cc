@@ -78,8 +78,7 @@ absl::StatusOr<WorkShape> CheckShape(const prefixd_cuda_attention_options& optio
 absl::StatusOr<uint32_t> QuickRows(const prefixd_cuda_facts& facts,
                                    const prefixd_cuda_attention_options& options) {
   PREFIXD_ASSIGN_OR_RETURN(const WorkShape shape, CheckShape(options));
-  const bool quick = options.precise == 0 && !shape.latent &&
-                     HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim);
+  const bool quick = options.precise == 0 && !shape.latent && HasPrefill(facts.major, facts.minor);
   return quick ? kMostQueryRows : kMostDecodeRows;
 }
 
@@ -92,8 +91,7 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::New(
       FromCuda(PrepareGeneric(attention->shape_.latent), "attend: generic kernel"));
   const prefixd_cuda_facts& facts = context->facts();
   if (options.precise == 0 && !attention->shape_.latent &&
-      attention->shape_.query_rows > kMostDecodeRows &&
-      HasPrefill(facts.major, facts.minor, options.key_dim, options.value_dim)) {
+      attention->shape_.query_rows > kMostDecodeRows && HasPrefill(facts.major, facts.minor)) {
     PREFIXD_RETURN_IF_ERROR(attention->TakePrefill());
   } else {
     PREFIXD_RETURN_IF_ERROR(attention->PlanLaunches(kUsualPageTokens));
@@ -140,7 +138,7 @@ Attention::Attention(Context* context, const prefixd_cuda_attention_options& opt
 
 Attention::~Attention() {
   if (!context_->Enter().ok()) return;
-  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_, &unfit_, &tiles_}) {
+  for (const Buffer* buffer : {&lists_, &sums_, &weights_, &arrived_, &unfit_}) {
     if (buffer->memory != nullptr) cudaFree(buffer->memory);  // waits for the GPU
   }
   cudaGetLastError();
@@ -223,22 +221,17 @@ absl::Status Attention::Set(const prefixd_cuda_sequence* sequences, uint32_t cou
   }
   TileList tiles;
   if (prefill_) {
-    tiles = GiveTiles([&](const DevicePage& page) { return NeedsTiles(page); }, &list.pages);
-    const size_t bytes = size_t{tiles.tiles} * shape_.kv_heads * 2 * TileImageBytes(prefill_dim_);
-    PREFIXD_RETURN_IF_ERROR(Grow(&tiles_, bytes, false, stream));
+    tiles = GiveTiles([&](const DevicePage& page) { return HasTiles(page); }, &list.pages);
   }
+  tile_bytes_ = size_t{tiles.tiles} * shape_.kv_heads * 2 * TileImageBytes(prefill_dim_);
   PREFIXD_RETURN_IF_ERROR(Fill(list, tiles.pages, stream));
   sequences_ = count;
   return absl::OkStatus();
 }
 
-// Pages in the arena are read over PCIe, once for their tiles; the prefill kernel would read them
-// for each of its segments.
-bool Attention::NeedsTiles(const DevicePage& page) const {
-  const PairGeometry& pair = shape_.formats[page.format];
-  return prefill_dim_ != 128 || HowToRead(pair.key, page.page_tokens) == kFromTiles ||
-         HowToRead(pair.value, page.page_tokens) == kFromTiles ||
-         context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kPinned;
+bool Attention::HasTiles(const DevicePage& page) const {
+  const bool in_arena = context_->InArenas(page.units, page.layer_bytes) == Context::Reach::kPinned;
+  return NeedsTiles(shape_.formats[page.format], page.page_tokens, prefill_dim_, in_arena);
 }
 
 absl::Status Attention::Fill(const WorkList& list, const std::vector<uint32_t>& tile_pages,
@@ -266,7 +259,6 @@ absl::Status Attention::Fill(const WorkList& list, const std::vector<uint32_t>& 
   PREFIXD_RETURN_IF_ERROR(copied);
   arguments_.pages = reinterpret_cast<const DevicePage*>(lists_.memory + pages);
   arguments_.segments = reinterpret_cast<const Segment*>(lists_.memory + segments);
-  arguments_.tiles = reinterpret_cast<uint8_t*>(tiles_.memory);
   arguments_.tile_pages = reinterpret_cast<const uint32_t*>(lists_.memory + tiles);
   arguments_.tile_page_count = static_cast<uint32_t>(tile_pages.size());
   arguments_.part_sums = reinterpret_cast<float*>(sums_.memory);
@@ -321,11 +313,34 @@ absl::Status Attention::Attend(uint32_t layer, const prefixd_cuda_heads& queries
   PREFIXD_RETURN_IF_ERROR(context_->Enter());
   if (!prefill_) return QueueKernels(arguments, stream);
   arguments.work = shares_[0];
-  PREFIXD_RETURN_IF_ERROR(
-      FromCuda(cudaMemsetAsync(unfit_.memory, 0, sizeof(uint32_t), stream), "attend: prefill"));
-  PREFIXD_RETURN_IF_ERROR(FromCuda(QueueTiles(arguments, stream), "attend: tiles"));
-  PREFIXD_RETURN_IF_ERROR(FromCuda(QueuePrefill(arguments, stream), "attend: prefill"));
+  PREFIXD_RETURN_IF_ERROR(QueueManyRows(&arguments, stream));
   return exact_->Attend(layer, queries, results, sink_logits, stream);
+}
+
+// Tiles have memory for the time of the call. Where there is none, the call is left to the kernel
+// for every format.
+absl::Status Attention::QueueManyRows(AttendArguments* arguments, cudaStream_t stream) const {
+  void* tiles = nullptr;
+  cudaError_t error = cudaSuccess;
+  if (tile_bytes_ > 0) error = cudaMallocAsync(&tiles, tile_bytes_, stream);
+  const bool has_no_memory = error == cudaErrorMemoryAllocation;
+  if (has_no_memory) {
+    cudaGetLastError();
+  } else {
+    PREFIXD_RETURN_IF_ERROR(FromCuda(error, "attend: memory for tiles"));
+  }
+  PREFIXD_RETURN_IF_ERROR(
+      FromCuda(cudaMemsetAsync(unfit_.memory, has_no_memory ? 1 : 0, sizeof(uint32_t), stream),
+               "attend: prefill"));
+  if (has_no_memory) return absl::OkStatus();
+  arguments->tiles = static_cast<uint8_t*>(tiles);
+  error = QueueTiles(*arguments, stream);
+  if (error == cudaSuccess) error = QueuePrefill(*arguments, stream);
+  if (tiles != nullptr) {
+    const cudaError_t freed = cudaFreeAsync(tiles, stream);
+    if (error == cudaSuccess) error = freed;
+  }
+  return FromCuda(error, "attend: prefill");
 }
 
 absl::Status Attention::QueueKernels(const AttendArguments& given, cudaStream_t stream) const {

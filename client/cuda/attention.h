@@ -51,12 +51,13 @@ class Attention {
   // Makes it the prefill kernel's, with another attention for what f16 cannot hold.
   absl::Status TakePrefill();
   absl::Status PlanLaunches(uint32_t most_page_tokens);
-  bool NeedsTiles(const DevicePage& page) const;
+  bool HasTiles(const DevicePage& page) const;
   void ChooseLaunches(const prefixd_cuda_sequence* sequences, uint32_t count);
   absl::StatusOr<HeadsPlace> HeadsOf(const prefixd_cuda_heads& heads, uint32_t dim,
                                      const char* what) const;
   absl::Status Fill(const WorkList& list, const std::vector<uint32_t>& tile_pages,
                     cudaStream_t stream);
+  absl::Status QueueManyRows(AttendArguments* arguments, cudaStream_t stream) const;
   absl::Status QueueKernels(const AttendArguments& arguments, cudaStream_t stream) const;
 
   Context* const context_;
@@ -71,9 +72,10 @@ class Attention {
 
   bool prefill_ = false;  // one kernel has all formats
   uint32_t prefill_dim_ = 0;
+  size_t tile_bytes_ = 0;             // that a call needs for tiles
   std::unique_ptr<Attention> exact_;  // of the same calls; does nothing unless unfit_ is set
 
-  Buffer lists_, sums_, weights_, arrived_, unfit_, tiles_;
+  Buffer lists_, sums_, weights_, arrived_, unfit_;
   std::vector<WorkShare> shares_;  // of each kernel; no items: not launched
   AttendArguments arguments_;
   uint32_t sequences_ = 0;

@@ -195,7 +195,7 @@ AttendCase RandomCase(uint32_t seed) {
     const uint32_t dim = draw.OneOf({64u, 80u, 96u, 128u, 256u});
     it.layer = {.kv_heads = draw.From(1, 4),
                 .key_dim = dim,
-                .value_dim = draw.Once(4) ? draw.OneOf({64u, 128u}) : dim};
+                .value_dim = draw.Once(4) ? draw.OneOf({64u, 128u, 256u}) : dim};
   }
   for (uint32_t i = 0, count = draw.Once(4) ? 3 : 1; i < count; ++i) {
     const bool one_more_fast = fast && (i == 0 || draw.Once(2));

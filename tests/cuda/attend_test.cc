@@ -4,6 +4,7 @@
 #include <future>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -157,6 +158,61 @@ TEST(AttendTest, ManyRowsOverElementsTooSmallForF16AreLikeTheScalarOracle) {
   SKIP_WITHOUT_GPU();
   CompareBeyondF16(1e-6f, 4, 128);
   CompareBeyondF16(1e-6f, 4, 256);
+}
+
+// K alone would do for f16.
+TEST(AttendTest, ManyRowsOverValuesTooSmallForF16AreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  for (const uint32_t dim : {128u, 256u}) {
+    for (const float key_scale : {1.0f, 1e-6f}) {
+      AttendCase it = RowsOf(40,
+                             {{.tokens = 64, .page_tokens = 64, .format = 1},
+                              {.tokens = 64, .page_tokens = 64, .format = 1}},
+                             dim);
+      it.layer.element_scale = key_scale;
+      it.layer.value_scale = key_scale == 1 ? 1e-6f : 1e6f;
+      it.query_scale = 1 / key_scale;
+      const PreparedCase ready = Prepare(it);
+      EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-5) << dim << ", " << key_scale;
+    }
+  }
+}
+
+// Device memory of which nothing is left but a few MiB.
+class FullMemory {
+ public:
+  FullMemory() {
+    for (size_t bytes = size_t{1} << 30; bytes >= size_t{1} << 21;) {
+      size_t left = 0, all = 0;
+      void* chunk = nullptr;
+      EXPECT_EQ(cudaMemGetInfo(&left, &all), cudaSuccess);
+      if (left < bytes + (size_t{16} << 20) || cudaMalloc(&chunk, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        bytes /= 2;
+      } else {
+        chunks_.push_back(chunk);
+      }
+    }
+  }
+  FullMemory(const FullMemory&) = delete;
+  FullMemory& operator=(const FullMemory&) = delete;
+  ~FullMemory() {
+    for (void* chunk : chunks_) cudaFree(chunk);
+  }
+
+ private:
+  std::vector<void*> chunks_;
+};
+
+TEST(AttendTest, ManyRowsForWhoseTilesThereIsNoMemoryAreComputedWithoutTiles) {
+  SKIP_WITHOUT_GPU();
+  AttendCase it = RowsOf(
+      9, std::vector<kernels::BlockShape>(96, {.tokens = 64, .page_tokens = 64, .format = 1}));
+  it.layer.kv_heads = 16;  // 101 MB of tiles
+  const PreparedCase ready = Prepare(it);
+  std::unique_ptr<FullMemory> full;
+  const std::vector<float> got = AttendOnGpu(ready, [&] { full = std::make_unique<FullMemory>(); });
+  EXPECT_LE(RelativeRms(got, ready.want), 2e-5) << "the precise kernel's error";
 }
 
 // Later scores are far larger than the first ones: what was summed before is rescaled.

@@ -235,6 +235,20 @@ TEST(WorkListTest, PagesThatSequencesShareHaveTheirTilesOnce) {
   EXPECT_EQ(tiles, (std::vector<uint32_t>{0, 1, kNoTile, 1, 0, 5}));
 }
 
+TEST(WorkListTest, TilesAreForPagesOfTheArenaAndForFormatsThatAreNotCodesInRows) {
+  const PairGeometry codes = ShapeOf(1, 1, 9).formats[0];
+  EXPECT_FALSE(NeedsTiles(codes, 64, 128, false));
+  EXPECT_TRUE(NeedsTiles(codes, 64, 128, true)) << "PCIe would carry it for each segment";
+  EXPECT_TRUE(NeedsTiles(codes, 64, 256, false));
+  EXPECT_TRUE(NeedsTiles(codes, 63, 128, false)) << "rows are not aligned";
+  PairGeometry value_tiled = codes;
+  value_tiled.value.layout = kTiled;
+  EXPECT_TRUE(NeedsTiles(value_tiled, 64, 128, false));
+  PairGeometry raw_key = codes;
+  raw_key.key.codec = kRaw;
+  EXPECT_TRUE(NeedsTiles(raw_key, 64, 128, false));
+}
+
 // What one sequence has more of than the other is in tiles of its own.
 TEST(WorkListTest, APageOfWhichSequencesHaveOtherTokensHasTilesForEach) {
   std::vector<DevicePage> pages = {PageOf(0x1000, 30, 64, 0), PageOf(0x1000, 64, 64, 0)};

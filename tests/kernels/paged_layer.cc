@@ -30,7 +30,8 @@ void StoreUnit(const quant::UnitShape& shape, const UnitTokens& which, uint32_t 
     for (uint32_t c = 0; layer.stripe != 0 && c < shape.dim; ++c) {
       row[c] = c / layer.stripe % 2 == 0 ? 1.0f : -1.0f;
     }
-    for (float& x : row) x *= layer.element_scale;
+    const float by = shape.side == quant::Side::kValue ? layer.value_scale : 1;
+    for (float& x : row) x *= layer.element_scale * by;
     quant::QuantizeToken(shape, row, t, unit);
   }
 }

@@ -22,6 +22,7 @@ struct LayerShape {
   float element_scale = 1;  // elements' standard deviation
   // If not 0: elements are not random, but 1 in so many channels, -1 in the next ones, and so on.
   uint32_t stripe = 0;
+  float value_scale = 1;  // by which V's elements are larger than K's
 };
 
 // How some consecutive tokens are stored.

@@ -301,10 +301,11 @@ typedef struct prefixd_cuda_attention_options {
   const prefixd_format* formats;  // of the layers
   uint32_t format_count;
   // 1 to 2048 since version 3, before that 1 to 8; 0 = 1. More than 8 rows have a kernel of their
-  // own on Hopper (9.0); elsewhere, and if precise, they take the time of strips. That kernel
-  // expands MLX's 8 and 4 bits in groups of 64 of dim 128, in rows. What is in other formats, or in
-  // an arena, is expanded before it to device memory of the attention's: 33 KB (dims beyond 128:
-  // 66 KB) for 64 tokens, or a page of fewer, of a kv head, for one layer at a time.
+  // own on Hopper (9.0); elsewhere, if precise, and over MLA's keys they take the time of strips.
+  // That kernel expands MLX's 8 and 4 bits in groups of 64 of dim 128, in rows of pages of a
+  // multiple of 8 tokens. Other pages, and those in an arena, are expanded before it to device
+  // memory that the call takes and gives back (cudaMallocAsync): 33 KB (dims beyond 128: 66 KB) for
+  // 64 tokens, or a page of fewer, of a kv head. Where there is none, it takes the time of strips.
   uint32_t query_rows;
   uint32_t query_heads;  // 1 to 16 for each kv head, see `values`
   uint32_t kv_heads;
@@ -331,7 +332,7 @@ PREFIXD_API prefixd_cuda_attention* prefixd_cuda_attention_new(
 PREFIXD_API void prefixd_cuda_attention_free(prefixd_cuda_attention* attention);
 
 // Returns how many query rows one call attends on at full speed with these options, whatever their
-// query_rows: 2048 where the GPU has the kernel for many rows, in every format, else 8, and 0 if
+// query_rows: 2048 where the kernel for many rows takes them, in every format, else 8, and 0 if
 // the options are refused. Since version 3.
 PREFIXD_API uint32_t prefixd_cuda_attention_rows(prefixd_cuda* cuda,
                                                  const prefixd_cuda_attention_options* options);
