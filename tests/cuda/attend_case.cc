@@ -6,7 +6,6 @@
 
 #include "quant/codec.h"
 #include "quant/unit.h"
-#include "tests/cuda/arena_file.h"
 
 namespace prefixd::cuda {
 namespace {
@@ -75,111 +74,6 @@ float Rounded(uint32_t dtype, float x) {
   if (dtype == PREFIXD_F16) return quant::HalfToFloat(quant::FloatToHalf(x));
   if (dtype == PREFIXD_BF16) return quant::Bf16ToFloat(quant::FloatToBf16(x));
   return x;
-}
-
-uint64_t LayerBytes(const AttendCase& it, const quant::BlockTableEntry& entry) {
-  const quant::KvFormat& format = it.formats[entry.format];
-  return it.layer.kv_heads *
-         (quant::LayoutOfUnit(format.key, it.layer.key_dim, entry.page_tokens).unit_bytes +
-          quant::LayoutOfUnit(format.value, it.layer.value_dim, entry.page_tokens).unit_bytes);
-}
-
-// Pages of two layers: the first is noise, the second the case's.
-struct GpuPages {
-  std::vector<std::byte> bytes;
-  std::vector<std::vector<prefixd_block>> blocks;
-};
-GpuPages LayOut(const PreparedCase& it) {
-  GpuPages pages;
-  for (const auto& layer : it.layers) {
-    std::vector<prefixd_block>& blocks = pages.blocks.emplace_back();
-    for (const quant::BlockTableEntry& entry : layer->table()) {
-      const uint64_t bytes = LayerBytes(it.shape, entry);
-      blocks.push_back({.units = nullptr,
-                        .arena_offset = pages.bytes.size(),
-                        .page_tokens = entry.page_tokens,
-                        .tokens = entry.tokens,
-                        .format = entry.format});
-      pages.bytes.resize(pages.bytes.size() + bytes, std::byte{0xff});
-      pages.bytes.insert(pages.bytes.end(), entry.units, entry.units + bytes);
-    }
-  }
-  return pages;
-}
-
-// Attends on pages at `memory`.
-std::vector<float> AttendOn(const PreparedCase& it, const std::byte* memory, GpuPages* pages,
-                            const std::function<void()>& meanwhile) {
-  std::vector<prefixd_cuda_sequence> sequences;
-  for (size_t s = 0; s < pages->blocks.size(); ++s) {
-    for (prefixd_block& block : pages->blocks[s]) {
-      block.units = memory + block.arena_offset;
-      block.arena_offset = ~uint64_t{0};
-    }
-    sequences.push_back({.blocks = pages->blocks[s].data(),
-                         .block_count = pages->blocks[s].size(),
-                         .first_position = it.shape.first_positions[s],
-                         .reserved = 0});
-  }
-  std::vector<prefixd_format> formats;
-  for (const auto& format : it.shape.formats) formats.push_back(CFormat(format));
-  prefixd_cuda_attention_options options = PREFIXD_INIT(prefixd_cuda_attention_options);
-  options.formats = formats.data();
-  options.format_count = static_cast<uint32_t>(formats.size());
-  options.query_rows = it.shape.query_rows;
-  options.query_heads = it.shape.layer.kv_heads * it.shape.group;
-  options.kv_heads = it.shape.layer.kv_heads;
-  options.key_dim = it.shape.layer.key_dim;
-  options.value_dim = it.shape.layer.value_dim;
-  options.scale = 1.0f / std::sqrt(static_cast<float>(options.key_dim));
-  options.window = it.shape.window;
-  options.sink_tokens = it.shape.sink_tokens;
-  options.soft_cap = it.shape.soft_cap;
-  options.precise = it.shape.precise ? 1 : 0;
-  prefixd_cuda_attention* attention = prefixd_cuda_attention_new(Gpu(), &options);
-  EXPECT_NE(attention, nullptr) << prefixd_cuda_last_error();
-  if (attention == nullptr) return {};
-  EXPECT_EQ(prefixd_cuda_attention_set(attention, sequences.data(),
-                                       static_cast<uint32_t>(sequences.size()), nullptr),
-            PREFIXD_OK)
-      << prefixd_cuda_last_error();
-
-  meanwhile();
-
-  std::vector<std::byte> queries;
-  const auto dtype = static_cast<quant::Dtype>(it.shape.query_dtype);
-  queries.resize(it.queries.size() * quant::DtypeBytes(dtype));
-  quant::NarrowFromFloat(dtype, it.queries.data(), it.queries.size(), queries.data());
-  const DeviceBytes device_queries(queries);
-  const DeviceBytes device_sinks(it.sink_logits);
-  const DeviceBytes device_results(it.want.size() * sizeof(float));
-  const prefixd_cuda_heads q{.data = device_queries.data(),
-                             .dtype = it.shape.query_dtype,
-                             .reserved = 0,
-                             .sequence_stride = 0,
-                             .row_stride = 0,
-                             .head_stride = 0};
-  const prefixd_cuda_heads out{.data = device_results.data(),
-                               .dtype = PREFIXD_F32,
-                               .reserved = 0,
-                               .sequence_stride = 0,
-                               .row_stride = 0,
-                               .head_stride = 0};
-  const auto* sinks = it.shape.sinks ? static_cast<const float*>(device_sinks.data()) : nullptr;
-  std::vector<float> first;
-  for (int round = 0; round < 2; ++round) {
-    EXPECT_EQ(prefixd_cuda_attend(attention, 1, &q, &out, sinks, nullptr), PREFIXD_OK)
-        << prefixd_cuda_last_error();
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    std::vector<float> got = device_results.Read<float>();
-    if (round == 1) {
-      EXPECT_EQ(std::memcmp(got.data(), first.data(), got.size() * sizeof(float)), 0)
-          << "the same call gave other bits";
-    }
-    first = std::move(got);
-  }
-  prefixd_cuda_attention_free(attention);
-  return first;
 }
 
 }  // namespace
@@ -275,7 +169,8 @@ PreparedCase Prepare(const AttendCase& it) {
   }
   for (size_t s = 0; s < it.sequences.size(); ++s) {
     ready.layers.push_back(std::make_unique<kernels::PagedLayer>(
-        it.layer, it.formats, it.sequences[s], it.seed + static_cast<uint32_t>(s) * 1000));
+        it.layer, it.formats, it.sequences[s],
+        it.seed + (it.share_pages ? 0 : static_cast<uint32_t>(s) * 1000)));
     const kernels::AttentionShape shape{
         .query_rows = it.query_rows,
         .query_heads = heads,
@@ -295,23 +190,6 @@ PreparedCase Prepare(const AttendCase& it) {
     ready.want.insert(ready.want.end(), want.begin(), want.end());
   }
   return ready;
-}
-
-std::vector<float> AttendOnGpu(const PreparedCase& it, const std::function<void()>& meanwhile) {
-  GpuPages pages = LayOut(it);
-  const DeviceBytes memory(pages.bytes);
-  return AttendOn(it, static_cast<const std::byte*>(memory.data()), &pages, meanwhile);
-}
-
-std::vector<float> AttendOnArena(const PreparedCase& it) {
-  GpuPages pages = LayOut(it);
-  const ArenaFile file((pages.bytes.size() + (1 << 21)) >> 21 << 21);
-  std::memcpy(file.writer(), pages.bytes.data(), pages.bytes.size());
-  prefixd_cuda_arena* arena = prefixd_cuda_pin(Gpu(), file.reader(), file.bytes(), nullptr);
-  EXPECT_NE(arena, nullptr) << prefixd_cuda_last_error();
-  std::vector<float> got = AttendOn(it, file.reader(), &pages, [] {});
-  prefixd_cuda_unpin(arena);
-  return got;
 }
 
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {

@@ -25,6 +25,7 @@ struct AttendCase {
   bool precise = false;
   uint32_t query_dtype = PREFIXD_F32;
   std::vector<std::vector<kernels::BlockShape>> sequences;
+  bool share_pages = false;  // all sequences have the first one's pages, as many as they need
   std::vector<uint32_t> first_positions;
   uint32_t seed = 1;
 };
@@ -45,13 +46,6 @@ struct PreparedCase {
   std::vector<float> want;  // [sequence][row][head][value_dim]
 };
 PreparedCase Prepare(const AttendCase& it);
-
-// The GPU's result; failures are the test's. `meanwhile` is called between the setting of the
-// sequences and the attention.
-std::vector<float> AttendOnGpu(
-    const PreparedCase& it, const std::function<void()>& meanwhile = [] {});
-// The same with the pages in an arena that is pinned.
-std::vector<float> AttendOnArena(const PreparedCase& it);
 
 // The largest difference over the largest wanted value; infinite when there is a NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want);

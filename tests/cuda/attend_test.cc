@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/cuda/attend_case.h"
+#include "tests/cuda/gpu_attention.h"
 
 namespace prefixd::cuda {
 namespace {
@@ -224,6 +225,83 @@ TEST(AttendTest, ManyRowsWhoseScoresGrowAreLikeTheScalarOracle) {
     it.query_scale = 8;
     const PreparedCase ready = Prepare(it);
     EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), 2e-3) << ToString(it);
+  }
+}
+
+// Codes in rows, which the prefill kernel expands, and raw elements, of which it gets tiles.
+AttendCase RowsOverMixedPages(uint32_t rows, uint32_t pages_of_codes, uint32_t pages_of_raw) {
+  std::vector<kernels::BlockShape> blocks(pages_of_codes,
+                                          {.tokens = 64, .page_tokens = 64, .format = 0});
+  blocks.insert(blocks.end(), pages_of_raw, {.tokens = 200, .page_tokens = 256, .format = 1});
+  blocks.push_back({.tokens = 37, .page_tokens = 64, .format = 1});
+  return RowsOf(rows, blocks);
+}
+
+TEST(AttendTest, ManyRowsOverPartialPagesAreLeftToTensorCores) {
+  SKIP_WITHOUT_GPU();
+  for (const bool tiled : {false, true}) {
+    AttendCase it = RowsOverMixedPages(70, 2, 1);
+    if (tiled) it.formats[1] = {quant::Tiled(it.formats[0].key), quant::Tiled(it.formats[0].value)};
+    const std::vector<float> got = AttendOnGpu(Prepare(it));
+    it.precise = true;
+    EXPECT_NE(got, AttendOnGpu(Prepare(it))) << "the exact kernel computed them; tiled: " << tiled;
+  }
+}
+
+TEST(AttendTest, ManyRowsOverSequencesThatAreSetAgainAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  const PreparedCase few = Prepare(RowsOverMixedPages(70, 2, 0));
+  const PreparedCase many = Prepare(RowsOverMixedPages(70, 20, 9));
+  const PreparedCase none = Prepare(RowsOf(70, {{.tokens = 90, .page_tokens = 96, .format = 0}}));
+  GpuAttention attention(few.shape);
+  for (const PreparedCase* it : {&few, &many, &none, &few}) {
+    attention.Set(*it);
+    EXPECT_LE(RelativeRms(attention.Attend(*it), it->want), 5e-4) << ToString(it->shape);
+  }
+}
+
+TEST(AttendTest, ACallBeyondF16LeavesTheNextOneToTensorCores) {
+  SKIP_WITHOUT_GPU();
+  AttendCase it = RowsOverMixedPages(70, 2, 1);
+  it.formats[0] = it.formats[1];  // bf16 reaches further
+  const PreparedCase usual = Prepare(it);
+  it.layer.element_scale = 1e6f;
+  const PreparedCase large = Prepare(it);
+  GpuAttention attention(it);
+  attention.Set(usual);
+  const std::vector<float> want = attention.Attend(usual);
+  attention.Set(large);
+  EXPECT_LE(RelativeRms(attention.Attend(large), large.want), 2e-5) << "the exact kernel's error";
+  attention.Set(usual);
+  EXPECT_EQ(attention.Attend(usual), want);
+}
+
+TEST(AttendTest, AGraphOfManyRowsGivesTheBitsOfTheCallAtEachLaunch) {
+  SKIP_WITHOUT_GPU();
+  for (const float element_scale : {1.0f, 1e6f}) {  // by tensor cores, by the exact kernel
+    AttendCase it = RowsOverMixedPages(70, 4, 3);
+    it.layer.element_scale = element_scale;
+    it.formats[0] = it.formats[1];
+    const PreparedCase ready = Prepare(it);
+    GpuAttention attention(it);
+    attention.Set(ready);
+    const std::vector<float> want = attention.Attend(ready);
+    EXPECT_LE(RelativeRms(want, ready.want), 5e-4);
+    for (const auto& got : attention.AttendInGraph(ready)) EXPECT_EQ(got, want) << element_scale;
+  }
+}
+
+TEST(AttendTest, SequencesThatSharePagesAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  for (const uint32_t rows : {1u, 70u}) {
+    AttendCase it = RowsOverMixedPages(rows, 4, 2);
+    it.share_pages = true;
+    it.sequences.assign(3, it.sequences[0]);
+    it.sequences[1].back().tokens = 9;  // of the page's 37
+    it.sequences[2].resize(5);
+    it.first_positions = {it.first_positions[0], it.first_positions[0] - 28, 456 - rows};
+    const PreparedCase ready = Prepare(it);
+    EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), BoundOf(it)) << ToString(it);
   }
 }
 

@@ -1,5 +1,5 @@
-// What the tests of client/cuda share: formats as C structs, the GPU or the reason to skip, and
-// device memory.
+// What the tests of client/cuda share: formats as C structs, random numbers, the GPU or the reason
+// to skip, and device memory.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -17,6 +17,8 @@
 #include "quant/format.h"
 
 namespace prefixd::cuda {
+
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 inline prefixd_tensor_format CFormat(const quant::TensorFormat& format) {
   prefixd_tensor_format c = {};

@@ -18,8 +18,6 @@
 namespace prefixd::cuda {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
 void Fill(const ArenaFile& file, uint32_t seed) {
   Draw draw(seed);
   for (size_t at = 0; at + 4 <= file.bytes(); at += 4) {

@@ -7,11 +7,10 @@
 #include "gtest/gtest.h"
 
 #include "block/arena_file.h"
+#include "tests/cuda/cases.h"
 
 namespace prefixd::cuda {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 Slices MustPlan(uint64_t bytes, uint64_t slab_bytes, uint64_t slice_bytes) {
   auto slices =
