@@ -25,10 +25,6 @@ constexpr size_t kLeastKeyBytes = 32;
 // Without a key, so that names are made all the same.
 constexpr const char* kNoKey = "prefixd remote 1: no key, whoever reaches the servers can forge";
 
-absl::Status Wants(const std::string& value, const char* accepted) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
-}
-
 std::string HostName() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "";
@@ -50,6 +46,10 @@ absl::StatusOr<remote::TenantKeys> ReadKeys(const Config::Remote& remote) {
 }
 
 }  // namespace
+
+absl::Status Wants(const std::string& value, const char* accepted) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
+}
 
 absl::Status ApplyRemote(const std::string& value, const Environment&, Config* config) {
   config->remote.url = value == "off" ? "" : value;

@@ -15,10 +15,6 @@
 namespace prefixd::daemon {
 namespace {
 
-absl::Status Wants(const std::string& value, const char* accepted) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
-}
-
 absl::Status ReadBool(const std::string& value, bool* to) {
   if (value == "true" || value == "1" || value == "yes" || value == "on") {
     *to = true;

@@ -10,9 +10,9 @@ namespace {
 
 // A stream that ends before it begins.
 template <typename Stream>
-class Refusal final : public Stream {
+class RefusedCall final : public Stream {
  public:
-  explicit Refusal(const grpc::Status& status) { this->Finish(status); }
+  explicit RefusedCall(const grpc::Status& status) { this->Finish(status); }
   void OnDone() override { delete this; }
 };
 
@@ -20,14 +20,14 @@ class Refusal final : public Stream {
 
 Sessions::Reactor* TokenDoor::Attach(Context* context, const Message* request) {
   const Gate::Admission caller = gate_->Check(*context, "PrefixCache.Attach");
-  if (!caller.ok()) return new Refusal<Sessions::Reactor>(caller.status);
+  if (!caller.ok()) return new RefusedCall<Sessions::Reactor>(caller.status);
   absl::StatusOr<std::shared_ptr<Gate::Seat>> seat = gate_->TakeSeat(caller);
-  if (!seat.ok()) return new Refusal<Sessions::Reactor>(ToGrpc(seat.status()));
+  if (!seat.ok()) return new RefusedCall<Sessions::Reactor>(ToGrpc(seat.status()));
   return inside_->AttachIn(*std::move(seat), context, request);
 }
 
 grpc::ServerReadReactor<TokenDoor::Message>* TokenDoor::Put(Context* context, Message* reply) {
-  using Refused = Refusal<grpc::ServerReadReactor<Message>>;
+  using Refused = RefusedCall<grpc::ServerReadReactor<Message>>;
   constexpr char kVerb[] = "PrefixCache.Put";
   const Gate::Admission caller = gate_->Check(*context, kVerb);
   if (!caller.ok()) return new Refused(caller.status);
@@ -39,7 +39,7 @@ grpc::ServerReadReactor<TokenDoor::Message>* TokenDoor::Put(Context* context, Me
 
 grpc::ServerWriteReactor<TokenDoor::Message>* TokenDoor::Fetch(Context* context,
                                                                const Message* request) {
-  using Refused = Refusal<grpc::ServerWriteReactor<Message>>;
+  using Refused = RefusedCall<grpc::ServerWriteReactor<Message>>;
   constexpr char kVerb[] = "PrefixCache.Fetch";
   const Gate::Admission caller = gate_->Check(*context, kVerb);
   if (!caller.ok()) return new Refused(caller.status);

@@ -21,7 +21,7 @@ install(TARGETS prefixd-worker RUNTIME COMPONENT dev)
 set(libraries prefixd_c)
 if(TARGET prefixd_cuda)
   list(APPEND libraries prefixd_cuda)
-  add_dependencies(programs prefixd_cuda)
+  add_dependencies(programs prefixd_cuda prefixd_worker_cuda)
   # Only the worker loads it, from this folder.
   install(TARGETS prefixd_worker_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
   file(RELATIVE_PATH libraries_of_programs /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})

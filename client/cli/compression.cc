@@ -15,7 +15,7 @@ uint64_t RawBytes(const quant::TensorFormat& format, uint64_t elements) {
 uint64_t RawBytes(const block::LayerGroup& group, const quant::KvFormat& format) {
   const uint64_t heads = group.kv_heads;
   uint64_t bytes = RawBytes(format.key, heads * group.key_dim);
-  if (group.value_source == block::ValueSource::kStored) {
+  if (block::StoresValues(group)) {
     bytes += RawBytes(format.value, heads * group.value_dim);
   }
   return bytes;

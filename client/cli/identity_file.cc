@@ -151,7 +151,7 @@ absl::Status CheckCarried(const block::SpaceIdentity& identity) {
                             ": such spaces are not imported or exported"));
   }
   for (const block::LayerGroup& group : identity.groups) {
-    if (group.value_source != block::ValueSource::kStored) {
+    if (!block::StoresValues(group)) {
       return Bad(absl::StrCat("group ", group.name,
                               " has no values of its own: such spaces are not imported or "
                               "exported"));

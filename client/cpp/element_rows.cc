@@ -9,10 +9,6 @@
 namespace prefixd::client {
 namespace {
 
-bool StoresValues(const block::LayerGroup& group) {
-  return group.value_source == block::ValueSource::kStored;
-}
-
 template <typename View>
 absl::Status CheckTensor(const char* caller, const char* name, const View& view, uint32_t dim) {
   if (view.data == nullptr) {
@@ -33,8 +29,8 @@ template <typename View>
 absl::Status Check(const char* caller, const block::LayerGroup& group, const View& key,
                    const View& value) {
   PREFIXD_RETURN_IF_ERROR(CheckTensor(caller, "key", key, group.key_dim));
-  return StoresValues(group) ? CheckTensor(caller, "value", value, group.value_dim)
-                             : absl::OkStatus();
+  return block::StoresValues(group) ? CheckTensor(caller, "value", value, group.value_dim)
+                                    : absl::OkStatus();
 }
 
 // Returns the view from its first row of `rows` on, with strides of 0 filled in.
@@ -50,7 +46,7 @@ Elements From(const View& view, uint32_t dim, const PageRows& rows) {
 
 // Calls visit(format, run, offset of its units in the page) for K and, if the group stores it, V.
 template <typename Visit>
-void ForKeyAndValue(const PageRows& rows, Visit visit) {
+void ForRuns(const PageRows& rows, Visit visit) {
   const block::LayerGroup& group = rows.group;
   const quant::KvFormat& format = group.ladder[rows.rung];
   const block::PageLayout layout = block::LayoutOfPage(group, rows.rung, rows.page_tokens);
@@ -61,7 +57,7 @@ void ForKeyAndValue(const PageRows& rows, Visit visit) {
                        .first_token = rows.first_slot,
                        .tokens = rows.tokens};
   visit(format.key, run, block::KeyUnitOffset(group, layout, rows.layer, 0));
-  if (!StoresValues(group)) return;
+  if (!block::StoresValues(group)) return;
   run.side = quant::Side::kValue;
   run.dim = group.value_dim;
   visit(format.value, run, block::ValueUnitOffset(group, layout, rows.layer, 0));
@@ -87,7 +83,7 @@ template <typename View>
 bool IsCopy(const PageRows& rows, const View& key, const View& value) {
   const quant::KvFormat& format = rows.group.ladder[rows.rung];
   return IsStoredAs(format.key, key) &&
-         (!StoresValues(rows.group) || IsStoredAs(format.value, value));
+         (!block::StoresValues(rows.group) || IsStoredAs(format.value, value));
 }
 
 bool IsKey(const kernels::UnitRun& run) { return run.side == quant::Side::kKey; }
@@ -108,12 +104,12 @@ void QuantizeIntoPage(const PageRows& rows, const TensorView& key, const TensorV
   if (IsCopy(rows, key, value)) {
     return CopyIntoPage(rows, AsPacked<PackedView>(key), AsPacked<PackedView>(value), page);
   }
-  ForKeyAndValue(
-      rows, [&](const quant::TensorFormat& format, const kernels::UnitRun& run, uint64_t units) {
-        const auto from =
-            From<kernels::TensorView, const std::byte>(IsKey(run) ? key : value, run.dim, rows);
-        kernels::Quantize(format, from, run, page + units);
-      });
+  ForRuns(rows,
+          [&](const quant::TensorFormat& format, const kernels::UnitRun& run, uint64_t units) {
+            const auto from =
+                From<kernels::TensorView, const std::byte>(IsKey(run) ? key : value, run.dim, rows);
+            kernels::Quantize(format, from, run, page + units);
+          });
 }
 
 void DequantizeOutOfPage(const PageRows& rows, const std::byte* page, Caches caches,
@@ -122,7 +118,7 @@ void DequantizeOutOfPage(const PageRows& rows, const std::byte* page, Caches cac
     return CopyOutOfPage(rows, page, caches, AsPacked<MutablePackedView>(key),
                          AsPacked<MutablePackedView>(value));
   }
-  ForKeyAndValue(
+  ForRuns(
       rows, [&](const quant::TensorFormat& format, const kernels::UnitRun& run, uint64_t units) {
         const auto to =
             From<kernels::MutableTensorView, std::byte>(IsKey(run) ? key : value, run.dim, rows);

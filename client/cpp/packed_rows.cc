@@ -102,10 +102,6 @@ void ForEachPart(const View& view, const UnitRows& unit, Visit visit) {
        view.scales_token_stride);
 }
 
-bool StoresValues(const block::LayerGroup& group) {
-  return group.value_source == block::ValueSource::kStored;
-}
-
 template <typename View>
 bool HasParts(const quant::TensorFormat& format, const View& view) {
   if (view.codes == nullptr) return false;
@@ -118,7 +114,7 @@ template <typename View>
 absl::Status Check(const char* caller, const block::LayerGroup& group, uint32_t rung,
                    const View& key, const View& value) {
   const quant::KvFormat& format = group.ladder[rung];
-  const bool whole = !StoresValues(group) || HasParts(format.value, value);
+  const bool whole = !block::StoresValues(group) || HasParts(format.value, value);
   if (HasParts(format.key, key) && whole) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(caller, ": codes, scales or biases of ", quant::ToString(format), " missing"));
@@ -126,14 +122,14 @@ absl::Status Check(const char* caller, const block::LayerGroup& group, uint32_t 
 
 // Calls visit(is_key, units, their offset in the page) for K and, if the group stores it, for V.
 template <typename Visit>
-void ForKeyAndValue(const PageRows& rows, Visit visit) {
+void ForUnits(const PageRows& rows, Visit visit) {
   const block::LayerGroup& group = rows.group;
   const quant::KvFormat& format = group.ladder[rows.rung];
   const block::PageLayout layout = block::LayoutOfPage(group, rows.rung, rows.page_tokens);
   visit(true,
         UnitRows{.format = format.key, .heads = group.kv_heads, .dim = group.key_dim, .rows = rows},
         block::KeyUnitOffset(group, layout, rows.layer, 0));
-  if (!StoresValues(group)) return;
+  if (!block::StoresValues(group)) return;
   visit(false,
         UnitRows{
             .format = format.value, .heads = group.kv_heads, .dim = group.value_dim, .rows = rows},
@@ -153,7 +149,7 @@ absl::Status CheckParts(const char* caller, const block::LayerGroup& group, uint
 
 void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView& value,
                   std::byte* page) {
-  ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
+  ForUnits(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
     const PackedView& from = is_key ? key : value;
     if (!IsInRows(units)) {
       const auto packed = PackedOf<kernels::PackedRows, const std::byte>(from, units);
@@ -170,7 +166,7 @@ void CopyIntoPage(const PageRows& rows, const PackedView& key, const PackedView&
 
 void CopyOutOfPage(const PageRows& rows, const std::byte* page, Caches caches,
                    const MutablePackedView& key, const MutablePackedView& value) {
-  ForKeyAndValue(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
+  ForUnits(rows, [&](bool is_key, const UnitRows& units, uint64_t at) {
     const MutablePackedView& to = is_key ? key : value;
     if (!IsInRows(units)) {
       const auto packed = PackedOf<kernels::MutablePackedRows, std::byte>(to, units);

@@ -327,7 +327,7 @@ uint64_t SequencePages::PayloadBytes(const LayerTokens& tokens) const {
     if (rows.rung != rung) {
       rung = rows.rung;
       row = quant::BytesOfStoredRow(group.ladder[rung].key, group.key_dim).total();
-      if (group.value_source == block::ValueSource::kStored) {
+      if (block::StoresValues(group)) {
         row += quant::BytesOfStoredRow(group.ladder[rung].value, group.value_dim).total();
       }
     }

@@ -43,7 +43,7 @@ std::optional<Pair> ParsePair(const std::string& text, const std::vector<int>& c
   return Pair{*key, *value};
 }
 
-absl::Status Refuse(const char* flag, const std::string& seen, const char* choices) {
+absl::Status RefuseFlag(const char* flag, const std::string& seen, const char* choices) {
   return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", seen, "\", choose ", choices));
 }
 
@@ -52,19 +52,19 @@ absl::StatusOr<Dtype> ParseDtype(const std::string& text, Dtype otherwise) {
   if (text == "f32") return Dtype::kF32;
   if (text == "f16") return Dtype::kF16;
   if (text == "bf16") return Dtype::kBf16;
-  return Refuse("--kv-dtype", text, "f32, f16 or bf16");
+  return RefuseFlag("--kv-dtype", text, "f32, f16 or bf16");
 }
 
 absl::StatusOr<Rotation> ParseRotation(const std::string& text) {
   if (text.empty() || text == "none") return Rotation::kNone;
   if (text == "hadamard") return Rotation::kHadamard;
-  return Refuse("--kv-rotation", text, "none or hadamard");
+  return RefuseFlag("--kv-rotation", text, "none or hadamard");
 }
 
 absl::StatusOr<Layout> ParseLayout(const std::string& text) {
   if (text.empty() || text == "tiled") return Layout::kTiled;
   if (text == "rows") return Layout::kRows;
-  return Refuse("--kv-layout", text, "rows or tiled");
+  return RefuseFlag("--kv-layout", text, "rows or tiled");
 }
 
 const char* LayoutName(const KvFormat& format) {
@@ -95,10 +95,10 @@ absl::StatusOr<KvChoice> ChoosePlain(const KvFlags& flags) {
     return KvChoice{.format = Raw(dtype), .rule = {}, .warning = ""};
   }
   const std::optional<Pair> bits = ParsePair(flags.bits, kBits);
-  if (!bits.has_value()) return Refuse("--kv-bits", flags.bits, kBitsChoices);
+  if (!bits.has_value()) return RefuseFlag("--kv-bits", flags.bits, kBitsChoices);
   const std::string groups_text = flags.group_size.empty() ? "64" : flags.group_size;
   const std::optional<Pair> groups = ParsePair(groups_text, kGroups);
-  if (!groups.has_value()) return Refuse("--kv-group-size", groups_text, kGroupChoices);
+  if (!groups.has_value()) return RefuseFlag("--kv-group-size", groups_text, kGroupChoices);
   PREFIXD_ASSIGN_OR_RETURN(const Dtype dtype, ParseDtype(flags.dtype, Dtype::kF16));
 
   KvChoice choice;

@@ -127,7 +127,7 @@ absl::Status ReadList(const json& file, const char* name, const std::set<std::st
   return absl::OkStatus();
 }
 
-absl::StatusOr<json> ReadFile(const std::string& text) {
+absl::StatusOr<json> ParseFile(const std::string& text) {
   json file;
   try {
     file = json::parse(text);
@@ -150,7 +150,7 @@ absl::StatusOr<json> ReadFile(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<Principals> Principals::Parse(const std::string& text) {
-  PREFIXD_ASSIGN_OR_RETURN(const json file, ReadFile(text));
+  PREFIXD_ASSIGN_OR_RETURN(const json file, ParseFile(text));
   Principals read;
   const auto note = [&read](const PrincipalPtr& who) {
     if (!who->all()) read.tenants_.insert(who->tenant);

@@ -10,8 +10,6 @@
 namespace prefixd::block {
 namespace {
 
-constexpr size_t kContentKeyBytes = 3 * sizeof(uint32_t) + sizeof(base::Digest256);
-
 // Appends to a buffer that the caller has sized.
 class Appender {
  public:

@@ -69,7 +69,7 @@ absl::Status CheckState(const LayerGroup& group) {
   PREFIXD_RETURN_IF_ERROR(CheckUnused(group, "value_prefix_dim", group.value_prefix_dim, kWhere));
   PREFIXD_RETURN_IF_ERROR(CheckUnused(group, "window", group.window, kWhere));
   PREFIXD_RETURN_IF_ERROR(CheckUnused(group, "sink_tokens", group.sink_tokens, kWhere));
-  if (group.value_source != ValueSource::kStored) {
+  if (!StoresValues(group)) {
     return Bad(group, "value_source", static_cast<uint64_t>(group.value_source),
                "must be stored (1) for kind state");
   }
@@ -116,7 +116,7 @@ absl::Status CheckTensor(const LayerGroup& group, uint32_t rung, const char* sid
 absl::Status CheckRung(const LayerGroup& group, uint32_t rung) {
   const quant::KvFormat& format = group.ladder[rung];
   PREFIXD_RETURN_IF_ERROR(CheckTensor(group, rung, "keys", format.key, group.key_dim));
-  if (group.value_source == ValueSource::kStored) {
+  if (StoresValues(group)) {
     PREFIXD_RETURN_IF_ERROR(CheckTensor(group, rung, "values", format.value, group.value_dim));
   } else if (format.value != format.key) {
     return BadFormat(group, rung, "the values must repeat the key format when none are stored");
@@ -179,7 +179,7 @@ absl::Status Validate(const LayerGroup& group) {
 uint64_t TokenBytesPerLayer(const LayerGroup& group, uint32_t rung) {
   const quant::KvFormat& format = group.ladder[rung];
   uint64_t bytes = quant::BytesOfStoredRow(format.key, group.key_dim).total();
-  if (group.value_source == ValueSource::kStored) {
+  if (StoresValues(group)) {
     bytes += quant::BytesOfStoredRow(format.value, group.value_dim).total();
   }
   return bytes * group.kv_heads;

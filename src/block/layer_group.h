@@ -40,6 +40,10 @@ struct LayerGroup {
   auto operator<=>(const LayerGroup&) const = default;
 };
 
+inline bool StoresValues(const LayerGroup& group) {
+  return group.value_source == ValueSource::kStored;
+}
+
 // Limits of a group. With them, page sizes fit in 32 bits at every block_tokens.
 inline constexpr uint32_t kMaxLayers = 4096;  // layer indexes are below this
 inline constexpr uint32_t kMaxKvHeads = 1024;

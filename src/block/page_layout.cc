@@ -7,8 +7,6 @@
 namespace prefixd::block {
 namespace {
 
-bool StoresValue(const LayerGroup& group) { return group.value_source == ValueSource::kStored; }
-
 // Calls visit(unit without its page_tokens, offset in the `from` page, offset in the `to` page) for
 // every unit.
 template <typename Visit>
@@ -25,7 +23,7 @@ void ForEachUnit(const LayerGroup& group, uint32_t rung, const PageLayout& from,
     for (uint32_t head = 0; head < group.kv_heads; ++head) {
       visit(key, KeyUnitOffset(group, from, layer, head), KeyUnitOffset(group, to, layer, head));
     }
-    for (uint32_t head = 0; StoresValue(group) && head < group.kv_heads; ++head) {
+    for (uint32_t head = 0; StoresValues(group) && head < group.kv_heads; ++head) {
       visit(value, ValueUnitOffset(group, from, layer, head),
             ValueUnitOffset(group, to, layer, head));
     }
@@ -41,7 +39,7 @@ PageLayout LayoutOfPage(const LayerGroup& group, uint32_t rung, uint32_t tokens)
   const quant::KvFormat& format = group.ladder[rung];
   PageLayout layout;
   layout.key_unit_bytes = quant::LayoutOfUnit(format.key, group.key_dim, tokens).unit_bytes;
-  if (StoresValue(group)) {
+  if (StoresValues(group)) {
     layout.value_unit_bytes = quant::LayoutOfUnit(format.value, group.value_dim, tokens).unit_bytes;
   }
   layout.layer_bytes = group.kv_heads * (layout.key_unit_bytes + layout.value_unit_bytes);

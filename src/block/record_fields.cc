@@ -1,12 +1,6 @@
 #include "block/record_fields.h"
 
 namespace prefixd::block {
-namespace {
-
-constexpr size_t kContentKeyBytes = 3 * sizeof(uint32_t) + sizeof(base::Digest256);
-
-}  // namespace
-
 void WriteTokens(std::span<const Token> tokens, base::ByteWriter* writer) {
   writer->Fixed(static_cast<uint32_t>(tokens.size()));
   writer->Raw(std::as_bytes(tokens));

@@ -21,7 +21,7 @@ constexpr char kIndexFile[] = "model.safetensors.index.json";
 
 using WeightMap = std::map<std::string, std::string>;  // tensor -> file name, both as written
 
-absl::Status Bad(const std::string& path, const std::string& what) {
+absl::Status BadCheckpoint(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("checkpoint: ", path, ": ", what));
 }
 
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   while (in.read(piece, sizeof(piece)), in.gcount() > 0) {
     text.append(piece, static_cast<size_t>(in.gcount()));
     if (text.size() > kMaxHeaderBytes) {
-      return Bad(path, absl::StrCat("is longer than ", kMaxHeaderBytes, " bytes"));
+      return BadCheckpoint(path, absl::StrCat("is longer than ", kMaxHeaderBytes, " bytes"));
     }
   }
   return text;
@@ -48,20 +48,21 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   PREFIXD_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
   const nlohmann::json index = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    return Bad(path, "has no weight_map");
+    return BadCheckpoint(path, "has no weight_map");
   }
   WeightMap weights;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    if (!file.is_string()) return Bad(path, absl::StrCat("tensor ", tensor, " names no file"));
+    if (!file.is_string())
+      return BadCheckpoint(path, absl::StrCat("tensor ", tensor, " names no file"));
     const std::string name = file.get<std::string>();
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      return Bad(path, absl::StrCat("tensor ", tensor, " is in \"", name,
-                                    "\", which is not a file of this directory"));
+      return BadCheckpoint(path, absl::StrCat("tensor ", tensor, " is in \"", name,
+                                              "\", which is not a file of this directory"));
     }
     weights[tensor] = name;
   }
-  if (weights.empty()) return Bad(path, "weight_map is empty");
+  if (weights.empty()) return BadCheckpoint(path, "weight_map is empty");
   return weights;
 }
 
@@ -110,7 +111,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
   for (const auto& [name, shard] : weights) {  // in order of name
     const Tensor* tensor = shards[shard]->Find(name);
     if (tensor == nullptr) {
-      return Bad(root / kIndexFile, absl::StrCat("tensor ", name, " is not in ", shard));
+      return BadCheckpoint(root / kIndexFile, absl::StrCat("tensor ", name, " is not in ", shard));
     }
     checkpoint.tensors_.push_back(*tensor);
   }

@@ -36,7 +36,7 @@ enum Type : uint32_t {
 };
 
 template <typename... Parts>
-absl::Status Bad(const Parts&... parts) {
+absl::Status BadGguf(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("GGUF: ", parts...));
 }
 
@@ -70,13 +70,13 @@ class GgufReader {
   explicit GgufReader(std::string_view rest) : rest_(rest) {}
 
   absl::StatusOr<Gguf> Read() {
-    if (!rest_.starts_with(kMagic)) return Bad("does not begin with \"", kMagic, "\"");
+    if (!rest_.starts_with(kMagic)) return BadGguf("does not begin with \"", kMagic, "\"");
     rest_.remove_prefix(sizeof(kMagic) - 1);
     PREFIXD_ASSIGN_OR_RETURN(const uint32_t version, Take<uint32_t>("version"));
-    if (version < 2 || version > 3) return Bad("version ", version, ", accepted: 2 and 3");
+    if (version < 2 || version > 3) return BadGguf("version ", version, ", accepted: 2 and 3");
     PREFIXD_RETURN_IF_ERROR(Take<uint64_t>("the tensor count").status());
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t pairs, Take<uint64_t>("the count of keys"));
-    if (pairs > kMaxPairs) return Bad(pairs, " keys, at most ", kMaxPairs);
+    if (pairs > kMaxPairs) return BadGguf(pairs, " keys, at most ", kMaxPairs);
     Gguf gguf;
     for (uint64_t i = 0; i < pairs; ++i) PREFIXD_RETURN_IF_ERROR(TakePair(&gguf));
     return gguf;
@@ -85,7 +85,7 @@ class GgufReader {
  private:
   template <typename T>
   absl::StatusOr<T> Take(const char* what) {
-    if (sizeof(T) > rest_.size()) return Bad("ends in ", what);
+    if (sizeof(T) > rest_.size()) return BadGguf("ends in ", what);
     T value;
     std::memcpy(&value, rest_.data(), sizeof(T));
     rest_.remove_prefix(sizeof(T));
@@ -93,7 +93,7 @@ class GgufReader {
   }
   absl::StatusOr<std::string_view> TakeText(const char* what) {
     PREFIXD_ASSIGN_OR_RETURN(const uint64_t length, Take<uint64_t>(what));
-    if (length > rest_.size()) return Bad("ends in ", what);
+    if (length > rest_.size()) return BadGguf("ends in ", what);
     const std::string_view text = rest_.substr(0, length);
     rest_.remove_prefix(length);
     return text;
@@ -139,8 +139,8 @@ class GgufReader {
       gguf->values_[key] = std::string(text);
       return absl::OkStatus();
     }
-    if (WidthOf(type) == 0) return Bad("type ", type, " of ", key, " is not known here");
-    if (WidthOf(type) > rest_.size()) return Bad("ends in ", key);
+    if (WidthOf(type) == 0) return BadGguf("type ", type, " of ", key, " is not known here");
+    if (WidthOf(type) > rest_.size()) return BadGguf("ends in ", key);
     gguf->values_[key] = NextNumber(type);
     return absl::OkStatus();
   }
@@ -154,8 +154,8 @@ class GgufReader {
       return absl::OkStatus();
     }
     const size_t width = WidthOf(type);
-    if (width == 0) return Bad("an array of type ", type, " in ", key, " is not known here");
-    if (count > rest_.size() / width) return Bad("ends in ", key);
+    if (width == 0) return BadGguf("an array of type ", type, " in ", key, " is not known here");
+    if (count > rest_.size() / width) return BadGguf("ends in ", key);
     if (count > kMaxKeptArray) {  // scores of a vocabulary
       rest_.remove_prefix(count * width);
       return absl::OkStatus();
@@ -193,7 +193,7 @@ absl::StatusOr<Gguf> Gguf::Read(const std::string& path) {
   void* const data =
       bytes == 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
   close(file);
-  if (data == MAP_FAILED) return Bad(path, " cannot be mapped");
+  if (data == MAP_FAILED) return BadGguf(path, " cannot be mapped");
   absl::StatusOr<Gguf> gguf = Parse({static_cast<const char*>(data), bytes});
   munmap(data, bytes);
   if (gguf.ok()) return gguf;

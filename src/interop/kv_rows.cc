@@ -11,34 +11,35 @@
 namespace prefixd::interop {
 namespace {
 
-absl::Status Bad(const std::string& what) {
+absl::Status BadRows(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("kv rows: ", what));
 }
 
 absl::Status CheckTensor(const char* name, const RowsOfTensor& rows,
                          const quant::TensorFormat& format, uint32_t dim) {
   if (rows.dim != dim) {
-    return Bad(absl::StrCat(name, " rows have ", rows.dim, " elements, the group's ", dim));
+    return BadRows(absl::StrCat(name, " rows have ", rows.dim, " elements, the group's ", dim));
   }
   if (rows.format == quant::InRows(format)) return absl::OkStatus();
-  return Bad(absl::StrCat(name, " rows are ", quant::ToString(rows.format), ", the page is of ",
-                          quant::ToString(format)));
+  return BadRows(absl::StrCat(name, " rows are ", quant::ToString(rows.format), ", the page is of ",
+                              quant::ToString(format)));
 }
 
 absl::Status Check(const KvRows& rows, const PlaceInPage& place) {
   const block::LayerGroup& group = place.group;
   if (rows.kv_heads != group.kv_heads) {
-    return Bad(absl::StrCat(rows.kv_heads, " heads, the group has ", group.kv_heads));
+    return BadRows(absl::StrCat(rows.kv_heads, " heads, the group has ", group.kv_heads));
   }
   const quant::KvFormat& format = group.ladder[place.rung];
   PREFIXD_RETURN_IF_ERROR(CheckTensor("key", rows.key, format.key, group.key_dim));
-  if (group.value_source == block::ValueSource::kStored) {
+  if (block::StoresValues(group)) {
     PREFIXD_RETURN_IF_ERROR(CheckTensor("value", rows.value, format.value, group.value_dim));
   }
   if (uint64_t{place.first_row} + place.count > rows.rows ||
       uint64_t{place.slot} + place.count > place.page_tokens) {
-    return Bad(absl::StrCat("rows ", place.first_row, " to ", place.first_row + place.count, " of ",
-                            rows.rows, " in slots from ", place.slot, " of ", place.page_tokens));
+    return BadRows(absl::StrCat("rows ", place.first_row, " to ", place.first_row + place.count,
+                                " of ", rows.rows, " in slots from ", place.slot, " of ",
+                                place.page_tokens));
   }
   return absl::OkStatus();
 }
@@ -75,7 +76,7 @@ void ForEachTensor(Rows& rows, const PlaceInPage& place, const Visit& visit) {
   const block::PageLayout layout = block::LayoutOfPage(place.group, place.rung, place.page_tokens);
   visit(quant::Side::kKey, format.key, rows.key,
         block::KeyUnitOffset(place.group, layout, place.layer, 0));
-  if (place.group.value_source != block::ValueSource::kStored) return;
+  if (!block::StoresValues(place.group)) return;
   visit(quant::Side::kValue, format.value, rows.value,
         block::ValueUnitOffset(place.group, layout, place.layer, 0));
 }
@@ -101,11 +102,11 @@ void CutPart(uint32_t heads, size_t from, size_t to, std::vector<std::byte>* par
 
 absl::Status Cut(uint32_t tokens, KvRows* rows) {
   if (!rows->is_prefix()) {
-    return Bad(absl::StrCat("a rotating cache at offset ", rows->offset, " holds ", rows->rows,
-                            " tokens and is not a prefix: it cannot be cut"));
+    return BadRows(absl::StrCat("a rotating cache at offset ", rows->offset, " holds ", rows->rows,
+                                " tokens and is not a prefix: it cannot be cut"));
   }
   if (tokens > rows->rows) {
-    return Bad(absl::StrCat(tokens, " tokens wanted, ", rows->rows, " are here"));
+    return BadRows(absl::StrCat(tokens, " tokens wanted, ", rows->rows, " are here"));
   }
   for (RowsOfTensor* tensor : {&rows->key, &rows->value}) {
     for (auto* part : {&tensor->codes, &tensor->scales, &tensor->biases}) {

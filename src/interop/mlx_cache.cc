@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kDefaultGroup = 64, kDefaultBits = 8;  // of QuantizedRotatingKVCache
 
 template <typename... Parts>
-absl::Status Bad(const MlxCache& cache, const Parts&... parts) {
+absl::Status BadCache(const MlxCache& cache, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("mlx cache: ", cache.class_name, ": ", parts...));
 }
 
@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<uint32_t>> ReadNumbers(const MlxCache& cache) {
   for (const std::string& field : cache.meta) {
     uint32_t number = 0;
     if (!absl::SimpleAtoi(field, &number)) {
-      return Bad(cache, "field ", numbers.size(), " of its meta is \"", field,
-                 "\", must be a number from 0 to 2^32 - 1");
+      return BadCache(cache, "field ", numbers.size(), " of its meta is \"", field,
+                      "\", must be a number from 0 to 2^32 - 1");
     }
     numbers.push_back(number);
   }
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadNumbers(const MlxCache& cache) {
 }
 
 absl::Status WrongFields(const MlxCache& cache, const char* wanted) {
-  return Bad(cache, "its meta has ", cache.meta.size(), " fields, expected ", wanted);
+  return BadCache(cache, "its meta has ", cache.meta.size(), " fields, expected ", wanted);
 }
 
 // Reads (keep, max_size, offset, _idx) and, if `quantized`, possibly group and bits of K and V.
@@ -61,7 +61,7 @@ absl::StatusOr<Meta> ReadRotatingMeta(const MlxCache& cache, const std::vector<u
     meta.key = {n[4], n[5]};
     meta.value = {n[6], n[7]};
   }
-  if (meta.max_size == 0) return Bad(cache, "max_size is 0, must be at least 1");
+  if (meta.max_size == 0) return BadCache(cache, "max_size is 0, must be at least 1");
   return meta;
 }
 
@@ -83,9 +83,9 @@ absl::StatusOr<Meta> ReadMeta(const MlxCache& cache) {
   }
   if (cache.class_name == "RotatingKVCache") return ReadRotatingMeta(cache, n, false);
   if (cache.class_name == "QuantizedRotatingKVCache") return ReadRotatingMeta(cache, n, true);
-  return Bad(cache,
-             "a class whose tokens are not known here, accepted: KVCache, QuantizedKVCache, "
-             "RotatingKVCache, QuantizedRotatingKVCache");
+  return BadCache(cache,
+                  "a class whose tokens are not known here, accepted: KVCache, QuantizedKVCache, "
+                  "RotatingKVCache, QuantizedRotatingKVCache");
 }
 
 // Rows [begin, end) of the arrays' token axis.
@@ -97,39 +97,41 @@ struct RowRun {
 absl::StatusOr<std::vector<RowRun>> OrderOf(const MlxCache& cache, const Meta& meta,
                                             uint64_t allocated) {
   const uint64_t offset = meta.offset.value_or(allocated);
-  if (offset == 0 || allocated == 0) return Bad(cache, "has no tokens: there is nothing to store");
+  if (offset == 0 || allocated == 0)
+    return BadCache(cache, "has no tokens: there is nothing to store");
   if (!meta.rotating) {
     if (offset <= allocated) return std::vector<RowRun>{{0, offset}};
-    return Bad(cache, "offset is ", offset, ", its arrays have ", allocated, " tokens");
+    return BadCache(cache, "offset is ", offset, ", its arrays have ", allocated, " tokens");
   }
   if (meta.keep > meta.idx || meta.idx > allocated || meta.idx == 0) {
-    return Bad(cache, "_idx is ", meta.idx, ", must be from keep (", meta.keep,
-               ") to its arrays' length (", allocated, ")");
+    return BadCache(cache, "_idx is ", meta.idx, ", must be from keep (", meta.keep,
+                    ") to its arrays' length (", allocated, ")");
   }
   if (meta.idx == allocated || meta.idx >= offset) {
     if (meta.idx <= offset) return std::vector<RowRun>{{0, meta.idx}};
-    return Bad(cache, "_idx is ", meta.idx, " at offset ", offset);
+    return BadCache(cache, "_idx is ", meta.idx, " at offset ", offset);
   }
   if (allocated > offset) {
-    return Bad(cache, "has wrapped at offset ", offset, " in arrays of ", allocated, " tokens");
+    return BadCache(cache, "has wrapped at offset ", offset, " in arrays of ", allocated,
+                    " tokens");
   }
   return std::vector<RowRun>{{0, meta.keep}, {meta.idx, allocated}, {meta.keep, meta.idx}};
 }
 
 absl::StatusOr<const Array*> FindArray(const MlxCache& cache, const std::string& path) {
   const auto found = cache.state.find(path);
-  if (found == cache.state.end()) return Bad(cache, "its state has no array ", path);
+  if (found == cache.state.end()) return BadCache(cache, "its state has no array ", path);
   const Array& array = found->second;
   if (array.elements() == 0) {
-    return Bad(cache, "has no tokens: there is nothing to store");
+    return BadCache(cache, "has no tokens: there is nothing to store");
   }
   if (array.shape.size() != 4) {
-    return Bad(cache, "array ", path, " has ", array.shape.size(),
-               " dimensions, must be [1, heads, tokens, dim]");
+    return BadCache(cache, "array ", path, " has ", array.shape.size(),
+                    " dimensions, must be [1, heads, tokens, dim]");
   }
   if (array.shape[0] != 1) {
-    return Bad(cache, "array ", path, " is a batch of ", array.shape[0],
-               ": take its sequences apart first");
+    return BadCache(cache, "array ", path, " is a batch of ", array.shape[0],
+                    ": take its sequences apart first");
   }
   return &array;
 }
@@ -144,7 +146,7 @@ absl::StatusOr<quant::Dtype> FloatDtype(const MlxCache& cache, const std::string
     case TensorDtype::kBf16:
       return quant::Dtype::kBf16;
     default:
-      return Bad(cache, "array ", path, " is ", ToString(dtype), ", must be F32, F16 or BF16");
+      return BadCache(cache, "array ", path, " is ", ToString(dtype), ", must be F32, F16 or BF16");
   }
 }
 
@@ -176,12 +178,12 @@ class TensorReader {
     PREFIXD_ASSIGN_OR_RETURN(const Array* scales, FindArray(cache_, path_ + ".1"));
     PREFIXD_ASSIGN_OR_RETURN(const Array* biases, FindArray(cache_, path_ + ".2"));
     if (codes->dtype != TensorDtype::kU32) {
-      return Bad(cache_, "array ", path_, ".0 is ", ToString(codes->dtype), ", must be U32");
+      return BadCache(cache_, "array ", path_, ".0 is ", ToString(codes->dtype), ", must be U32");
     }
     PREFIXD_ASSIGN_OR_RETURN(const quant::Dtype dtype,
                              FloatDtype(cache_, path_ + ".1", scales->dtype));
     if (quantization.bits == 0 || quantization.bits > 8 || quantization.group > 0xffff) {
-      return Bad(cache_, quantization.bits, " bits in groups of ", quantization.group);
+      return BadCache(cache_, quantization.bits, " bits in groups of ", quantization.group);
     }
     tensor->format = quant::MlxAffineFormat(static_cast<uint8_t>(quantization.bits),
                                             static_cast<uint16_t>(quantization.group), dtype);
@@ -193,8 +195,8 @@ class TensorReader {
     PREFIXD_RETURN_IF_ERROR(CheckLastDim(*scales, ".1", groups));
     PREFIXD_RETURN_IF_ERROR(CheckLastDim(*biases, ".2", groups));
     if (biases->dtype != scales->dtype) {
-      return Bad(cache_, "array ", path_, ".2 is ", ToString(biases->dtype), ", the scales are ",
-                 ToString(scales->dtype));
+      return BadCache(cache_, "array ", path_, ".2 is ", ToString(biases->dtype),
+                      ", the scales are ", ToString(scales->dtype));
     }
     for (const Array* part : {codes, scales, biases}) {
       PREFIXD_RETURN_IF_ERROR(CheckRows(*part, *codes, rows));
@@ -219,18 +221,18 @@ class TensorReader {
 
   absl::Status CheckFormat(const RowsOfTensor& tensor) const {
     const absl::Status status = quant::Validate(tensor.format, tensor.dim);
-    return status.ok() ? status : Bad(cache_, std::string(status.message()));
+    return status.ok() ? status : BadCache(cache_, std::string(status.message()));
   }
   absl::Status CheckLastDim(const Array& array, const char* part, uint64_t wanted) const {
     if (array.shape[3] == wanted) return absl::OkStatus();
-    return Bad(cache_, "array ", path_, part, " has ", array.shape[3],
-               " columns, its bits and groups need ", wanted);
+    return BadCache(cache_, "array ", path_, part, " has ", array.shape[3],
+                    " columns, its bits and groups need ", wanted);
   }
   // Checks that `array` has the heads and tokens of `like` and of `rows`, if that has them already.
   absl::Status CheckRows(const Array& array, const Array& like, KvRows* rows) {
     if (array.shape[1] != like.shape[1] || array.shape[2] != like.shape[2]) {
-      return Bad(cache_, "arrays of ", path_, " have [", absl::StrJoin(array.shape, ", "),
-                 "] and [", absl::StrJoin(like.shape, ", "), "]: heads or tokens differ");
+      return BadCache(cache_, "arrays of ", path_, " have [", absl::StrJoin(array.shape, ", "),
+                      "] and [", absl::StrJoin(like.shape, ", "), "]: heads or tokens differ");
     }
     PREFIXD_ASSIGN_OR_RETURN(order_, OrderOf(cache_, meta_, array.shape[2]));
     uint64_t count = 0;
@@ -241,8 +243,8 @@ class TensorReader {
       rows->offset = meta_.offset.value_or(rows->rows);
     }
     if (rows->kv_heads == array.shape[1] && rows->rows == count) return absl::OkStatus();
-    return Bad(cache_, "K has ", rows->kv_heads, " heads and ", rows->rows, " tokens, V has ",
-               array.shape[1], " and ", count);
+    return BadCache(cache_, "K has ", rows->kv_heads, " heads and ", rows->rows, " tokens, V has ",
+                    array.shape[1], " and ", count);
   }
 
   const MlxCache& cache_;
@@ -290,7 +292,7 @@ uint64_t Array::elements() const {
 
 absl::StatusOr<KvRows> ReadKvRows(const MlxCache& cache) {
   PREFIXD_ASSIGN_OR_RETURN(const Meta meta, ReadMeta(cache));
-  if (meta.offset == 0u) return Bad(cache, "has no tokens: there is nothing to store");
+  if (meta.offset == 0u) return BadCache(cache, "has no tokens: there is nothing to store");
   KvRows rows;
   PREFIXD_RETURN_IF_ERROR(TensorReader(cache, meta, "0").Read(meta.key, &rows.key, &rows));
   PREFIXD_RETURN_IF_ERROR(TensorReader(cache, meta, "1").Read(meta.value, &rows.value, &rows));

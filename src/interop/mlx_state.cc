@@ -11,7 +11,7 @@
 namespace prefixd::interop {
 namespace {
 
-absl::Status Bad(const std::string& what) {
+absl::Status BadArrays(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("mlx cache: ArraysCache: ", what));
 }
 
@@ -27,7 +27,7 @@ absl::StatusOr<StateArrays> ReadStateArrays(const MlxCache& cache) {
   for (const char* batch : {"1", "2"}) {
     const auto found = cache.state.find(batch);
     if (nested && found != cache.state.end() && found->second.elements() != 0) {
-      return Bad("is a batch with padding or lengths: take its sequences apart first");
+      return BadArrays("is a batch with padding or lengths: take its sequences apart first");
     }
   }
   StateArrays state;
@@ -36,7 +36,7 @@ absl::StatusOr<StateArrays> ReadStateArrays(const MlxCache& cache) {
     if (found == cache.state.end()) break;
     state.arrays.push_back(found->second);
   }
-  if (state.arrays.empty()) return Bad("its state has no arrays");
+  if (state.arrays.empty()) return BadArrays("its state has no arrays");
   return state;
 }
 
@@ -62,7 +62,8 @@ absl::StatusOr<StateArrays> StateOfSnapshot(const StateArrays& like,
   uint64_t wanted = 0;
   for (const Array& array : like.arrays) wanted += array.elements() * BytesOf(array.dtype);
   if (snapshot.size() != wanted) {
-    return Bad(absl::StrCat("a snapshot of ", snapshot.size(), " bytes, its arrays have ", wanted));
+    return BadArrays(
+        absl::StrCat("a snapshot of ", snapshot.size(), " bytes, its arrays have ", wanted));
   }
   const auto memory =
       std::make_shared<const std::vector<std::byte>>(snapshot.begin(), snapshot.end());

@@ -27,7 +27,7 @@ std::vector<Scalar> ScalarsOf(const std::string& class_name) {
   return {};
 }
 
-absl::Status Bad(const std::string& path, const std::string& what) {
+absl::Status BadPromptCache(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("prompt cache: ", path, ": ", what));
 }
 
@@ -82,7 +82,8 @@ class Reader {
         if (name == nullptr) break;
         class_name = *name;
       }
-      if (class_name == "CacheList") return Bad(file_.path(), "a CacheList inside a CacheList");
+      if (class_name == "CacheList")
+        return BadPromptCache(file_.path(), "a CacheList inside a CacheList");
       PREFIXD_ASSIGN_OR_RETURN(MlxCache read,
                                Read(class_name, scalars ? absl::StrCat(child, ".0") : child,
                                     absl::StrCat(meta, ".1.", i)));
@@ -97,8 +98,8 @@ class Reader {
     for (const Scalar& scalar : scalars) {
       const auto found = cache->state.find(scalar.path);
       if (found == cache->state.end() || found->second.elements() != 1) {
-        return Bad(file_.path(), absl::StrCat("no number ", state, ".", scalar.path, " of a ",
-                                              cache->class_name));
+        return BadPromptCache(file_.path(), absl::StrCat("no number ", state, ".", scalar.path,
+                                                         " of a ", cache->class_name));
       }
       PREFIXD_ASSIGN_OR_RETURN(const int64_t number,
                                NumberOf(found->second.dtype, found->second.bytes));
@@ -119,8 +120,8 @@ class Reader {
         std::memcpy(&narrow, bytes.data(), sizeof(narrow));
         return narrow;
       default:
-        return Bad(file_.path(),
-                   absl::StrCat("a number is ", ToString(dtype), ", must be I32 or I64"));
+        return BadPromptCache(
+            file_.path(), absl::StrCat("a number is ", ToString(dtype), ", must be I32 or I64"));
     }
   }
 
@@ -246,7 +247,7 @@ absl::StatusOr<PromptCache> ReadPromptCache(const std::string& path) {
   // "2.0" tells the styles apart: a class name is never empty, the list of marks begins with "".
   const auto third = file->metadata().find("2.0");
   if (third == file->metadata().end()) {
-    return Bad(path, "no metadata of a prompt cache: no class names at \"2.0\"");
+    return BadPromptCache(path, "no metadata of a prompt cache: no class names at \"2.0\"");
   }
   const bool scalars = third->second.empty();
   cache.style = scalars ? PromptCacheStyle::kScalars : PromptCacheStyle::kMetaState;
@@ -260,7 +261,7 @@ absl::StatusOr<PromptCache> ReadPromptCache(const std::string& path) {
                              reader.Read(*name, absl::StrCat(i), absl::StrCat("0.", i)));
     cache.layers.push_back(std::move(layer));
   }
-  if (cache.layers.empty()) return Bad(path, "names no cache");
+  if (cache.layers.empty()) return BadPromptCache(path, "names no cache");
   cache.file = std::move(file);
   return cache;
 }
@@ -276,7 +277,8 @@ absl::Status WritePromptCache(const std::string& path, const PromptCache& cache)
   if (scalars) writer.AddMarks();
   for (const auto& [key, value] : cache.metadata) {
     if (key.empty() || key.find('.') != std::string::npos) {
-      return Bad(path, absl::StrCat("metadata key \"", key, "\" is empty or holds a dot"));
+      return BadPromptCache(path,
+                            absl::StrCat("metadata key \"", key, "\" is empty or holds a dot"));
     }
     writer.metadata()[user + key] = value;
   }

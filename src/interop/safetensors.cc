@@ -53,12 +53,12 @@ constexpr auto kDtypes = std::to_array<DtypeRow>({{TensorDtype::kF32, "F32", 32}
                                                   {TensorDtype::kF6E3M2, "F6_E3M2", 6},
                                                   {TensorDtype::kF4, "F4", 4}});
 
-absl::Status Bad(const std::string& path, const std::string& what) {
+absl::Status BadFile(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("safetensors: ", path, ": ", what));
 }
 
 absl::Status BadTensor(const std::string& path, const std::string& name, const std::string& what) {
-  return Bad(path, absl::StrCat("tensor ", name, ": ", what));
+  return BadFile(path, absl::StrCat("tensor ", name, ": ", what));
 }
 
 std::optional<TensorDtype> ParseDtype(const std::string& name) {
@@ -160,8 +160,8 @@ absl::Status CheckCover(const std::string& path, std::vector<Tensor> tensors,
     next += tensor.bytes.size();
   }
   if (next == data.data() + data.size()) return absl::OkStatus();
-  return Bad(path, absl::StrCat("holds ", data.size(), " bytes of data, the tensors use ",
-                                next - data.data()));
+  return BadFile(path, absl::StrCat("holds ", data.size(), " bytes of data, the tensors use ",
+                                    next - data.data()));
 }
 
 const Tensor* FindIn(const std::vector<Tensor>& tensors, const std::string& name) {
@@ -199,7 +199,7 @@ absl::Status SafetensorsFile::Map() {
   if (fstat(file, &facts) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat("safetensors: ", path_));
   } else if (!S_ISREG(facts.st_mode) || facts.st_size < 8) {
-    status = Bad(path_, absl::StrCat("is not a file of at least 8 bytes, has ", facts.st_size));
+    status = BadFile(path_, absl::StrCat("is not a file of at least 8 bytes, has ", facts.st_size));
   } else {
     mapped = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, file, 0);
     if (mapped == MAP_FAILED) {
@@ -217,13 +217,13 @@ absl::Status SafetensorsFile::ReadHeader() {
   uint64_t header_bytes;
   std::memcpy(&header_bytes, mapping_.data(), sizeof(header_bytes));
   if (header_bytes >= kMaxHeaderBytes || header_bytes > mapping_.size() - sizeof(header_bytes)) {
-    return Bad(path_, absl::StrCat("header of ", header_bytes, " bytes, the file has ",
-                                   mapping_.size(), ", limit ", kMaxHeaderBytes));
+    return BadFile(path_, absl::StrCat("header of ", header_bytes, " bytes, the file has ",
+                                       mapping_.size(), ", limit ", kMaxHeaderBytes));
   }
   const std::span<const std::byte> text = mapping_.subspan(sizeof(header_bytes), header_bytes);
   const std::span<const std::byte> data = mapping_.subspan(sizeof(header_bytes) + header_bytes);
   const Json header = Json::parse(base::AsText(text), nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Bad(path_, "header is not a JSON object");
+  if (!header.is_object()) return BadFile(path_, "header is not a JSON object");
   for (const auto& [name, entry] : header.items()) {  // in order of name
     if (name != "__metadata__") {
       PREFIXD_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(path_, name, entry, data));
@@ -231,9 +231,10 @@ absl::Status SafetensorsFile::ReadHeader() {
       continue;
     }
     if (entry.is_null()) continue;  // MLX writes null if it is given no metadata
-    if (!entry.is_object()) return Bad(path_, "__metadata__ is not an object");
+    if (!entry.is_object()) return BadFile(path_, "__metadata__ is not an object");
     for (const auto& [key, value] : entry.items()) {
-      if (!value.is_string()) return Bad(path_, "__metadata__ holds something that is not text");
+      if (!value.is_string())
+        return BadFile(path_, "__metadata__ holds something that is not text");
       metadata_[key] = value.get<std::string>();
     }
   }

@@ -9,14 +9,14 @@
 namespace prefixd::interop {
 namespace {
 
-absl::Status Bad(const std::string& what) {
+absl::Status BadRecord(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("window record: ", what));
 }
 
 absl::Status CheckWrapped(uint32_t keep, uint32_t max_size, uint32_t offset) {
   if (max_size > keep && offset > max_size) return absl::OkStatus();
-  return Bad(absl::StrCat("a cache of at most ", max_size, " tokens, ", keep,
-                          " of them kept, has not wrapped at offset ", offset));
+  return BadRecord(absl::StrCat("a cache of at most ", max_size, " tokens, ", keep,
+                                " of them kept, has not wrapped at offset ", offset));
 }
 
 // Visits the parts of both tensors in the record's order, each with the bytes of one row.
@@ -35,8 +35,8 @@ void ForEachPart(Rows& rows, const Visit& visit) {
 absl::StatusOr<std::vector<std::byte>> RecordOf(const KvRows& rows) {
   PREFIXD_RETURN_IF_ERROR(CheckWrapped(rows.keep, rows.max_size, rows.offset));
   if (rows.rows < rows.max_size) {
-    return Bad(absl::StrCat("a cache of at most ", rows.max_size, " tokens holds ", rows.rows,
-                            " at offset ", rows.offset));
+    return BadRecord(absl::StrCat("a cache of at most ", rows.max_size, " tokens holds ", rows.rows,
+                                  " at offset ", rows.offset));
   }
   const size_t skipped = rows.rows - rows.max_size;  // after the kept ones
   std::vector<std::byte> record;
@@ -62,9 +62,9 @@ absl::StatusOr<KvRows> RowsOfRecord(const KvRows& like, uint32_t offset,
   uint64_t wanted = 0;
   ForEachPart(rows, [&](const std::vector<std::byte>&, uint64_t row) { wanted += count * row; });
   if (record.size() != wanted) {
-    return Bad(absl::StrCat("of ", record.size(), " bytes, ", rows.max_size, " tokens in ",
-                            quant::ToString(quant::KvFormat{rows.key.format, rows.value.format}),
-                            " have ", wanted));
+    return BadRecord(absl::StrCat(
+        "of ", record.size(), " bytes, ", rows.max_size, " tokens in ",
+        quant::ToString(quant::KvFormat{rows.key.format, rows.value.format}), " have ", wanted));
   }
   ForEachPart(rows, [&](std::vector<std::byte>& part, uint64_t row) {
     const auto taken = record.first(count * row);

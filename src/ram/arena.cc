@@ -28,7 +28,6 @@ constexpr uint64_t kMinSlabBytes = uint64_t{64} << 10;
 constexpr uint64_t kMinDefaultSlabBytes = uint64_t{4} << 20;
 constexpr uint64_t kSmallSlabBytes = uint64_t{16} << 20;
 constexpr uint64_t kMaxDefaultSlabBytes = uint64_t{64} << 20;
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 // Aborts on a bug of our own, because others read this memory.
 void Require(bool holds, const char* what, block::Extent extent) {

@@ -30,8 +30,6 @@ namespace prefixd::ram {
 namespace {
 
 constexpr uint64_t kUnit = block::kExtentUnit;
-// Regions that use huge pages, if the mount gives them, begin on one.
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // Address space of the space table, which takes memory as it fills. The cache forgets spaces before
 // it is full.
 uint64_t SpacesBytes(uint64_t data_bytes) {

@@ -12,6 +12,9 @@
 
 namespace prefixd::ram {
 
+// Regions that use huge pages, if the mount gives them, begin on one.
+inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
 struct OwnedFile {
   base::Descriptor fd;               // its header and sizes checked
   std::unique_ptr<SlotLocks> locks;  // with the owner's lock held

@@ -22,7 +22,7 @@ constexpr const char* kOwner = "/owner";
 
 std::string NameOf(uint32_t slot) { return absl::StrCat("slot-", slot, os::HoldKind()); }
 
-absl::Status Failed(const std::string& path, const char* what) {
+absl::Status FolderFailed(const std::string& path, const char* what) {
   return absl::FailedPreconditionError(
       absl::StrCat("arena: ", path, ": ", what, ": ", strerror(errno)));
 }
@@ -30,7 +30,8 @@ absl::Status Failed(const std::string& path, const char* what) {
 // Closes the folder to all other users. Fails if it is not this user's.
 absl::Status MakePrivate(const std::string& path, int directory) {
   PREFIXD_RETURN_IF_ERROR(base::CheckOwner(directory, "arena: " + path));
-  return fchmod(directory, 0700) == 0 ? absl::OkStatus() : Failed(path, "cannot be made private");
+  return fchmod(directory, 0700) == 0 ? absl::OkStatus()
+                                      : FolderFailed(path, "cannot be made private");
 }
 
 }  // namespace
@@ -52,9 +53,10 @@ SlotLocks::~SlotLocks() {
 
 absl::StatusOr<std::unique_ptr<SlotLocks>> SlotLocks::Open(const std::string& arena_path) {
   const std::string folder = FolderOf(arena_path);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Failed(folder, "cannot be made");
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return FolderFailed(folder, "cannot be made");
   base::Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!directory) return Failed(folder, "cannot be opened");
+  if (!directory) return FolderFailed(folder, "cannot be opened");
   PREFIXD_RETURN_IF_ERROR(MakePrivate(folder, directory.get()));
   return std::unique_ptr<SlotLocks>(new SlotLocks(arena_path, std::move(directory)));
 }
@@ -63,7 +65,7 @@ absl::Status SlotLocks::Own(const base::LockWait& wait) {
   const std::string path = folder_ + kOwner;
   base::Descriptor owner(
       open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
-  if (!owner) return Failed(path, "cannot be opened");
+  if (!owner) return FolderFailed(path, "cannot be opened");
   PREFIXD_RETURN_IF_ERROR(base::CheckOwner(owner.get(), "arena: " + path));
   const absl::Status locked = base::LockFile(owner.get(), "arena: " + arena_path_, 0, wait);
   if (absl::IsFailedPrecondition(locked)) {
@@ -106,7 +108,7 @@ absl::Status SlotLocks::Renew(uint32_t slot) {
   files_[slot] = base::Descriptor(openat(directory_.get(), NameOf(slot).c_str(),
                                          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (files_[slot]) return absl::OkStatus();
-  return Failed(absl::StrCat(folder_, "/", NameOf(slot)), "cannot be made");
+  return FolderFailed(absl::StrCat(folder_, "/", NameOf(slot)), "cannot be made");
 }
 
 absl::StatusOr<base::Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
@@ -115,8 +117,8 @@ absl::StatusOr<base::Descriptor> SlotLocks::OpenLocked(uint32_t slot) const {
   // This very file: the name may be another daemon's, whose arena replaced this one.
   base::Descriptor opened(
       os::OpenAgain(files_[slot].get(), directory_.get(), NameOf(slot), O_RDONLY));
-  if (!opened) return Failed(path, "cannot be opened");
-  if (!os::Hold(opened.get())) return Failed(path, "cannot be locked");
+  if (!opened) return FolderFailed(path, "cannot be opened");
+  if (!os::Hold(opened.get())) return FolderFailed(path, "cannot be locked");
   return opened;
 }
 

@@ -13,7 +13,7 @@ namespace prefixd::ram {
 namespace {
 
 constexpr uint64_t kRecord = sizeof(block::SpaceRecord);
-constexpr uint64_t kUnit = 8;
+constexpr uint64_t kRoomUnit = 8;
 
 uint64_t RoomOf(uint64_t extent) { return extent & UINT32_MAX; }
 uint64_t BytesOf(uint64_t extent) { return extent >> 32; }
@@ -29,7 +29,8 @@ absl::Status SpaceTable::Adopt(const Back& back) {
     const uint64_t extent = record->extent.load(std::memory_order_acquire);
     const uint64_t room = RoomOf(extent), bytes = BytesOf(extent);
     const uint64_t end = used_ + room;
-    if (room < kRecord || room % kUnit != 0 || bytes > room - kRecord || end + kRecord > bytes_) {
+    if (room < kRecord || room % kRoomUnit != 0 || bytes > room - kRecord ||
+        end + kRecord > bytes_) {
       break;
     }
     PREFIXD_RETURN_IF_ERROR(back(end + kRecord));
@@ -45,7 +46,7 @@ absl::Status SpaceTable::Adopt(const Back& back) {
     }
     block::SpaceId id;
     std::copy(std::begin(record->id), std::end(record->id), id.begin());
-    by_id_[id] = static_cast<uint32_t>(offset / kUnit);
+    by_id_[id] = static_cast<uint32_t>(offset / kRoomUnit);
     last_generation_ = std::max(last_generation_, record->generation.load());
   }
   EndAt(used_);
@@ -118,7 +119,7 @@ absl::StatusOr<uint32_t> SpaceTable::Add(const block::SpaceId& id, const std::st
                                          const Back& back) {
   if (const auto known = by_id_.find(id); known != by_id_.end()) return known->second;
   if (identity.empty()) return absl::InvalidArgumentError("arena: an identity of no bytes");
-  const uint64_t need = kRecord + base::AlignUp(uint64_t{identity.size()}, kUnit);
+  const uint64_t need = kRecord + base::AlignUp(uint64_t{identity.size()}, kRoomUnit);
   uint64_t offset = 0, room = need;
   if (!TakeFree(need, &offset, &room)) PREFIXD_RETURN_IF_ERROR(Append(need, back, &offset));
   block::SpaceRecord* const record = RecordAt(offset);
@@ -128,7 +129,7 @@ absl::StatusOr<uint32_t> SpaceTable::Add(const block::SpaceId& id, const std::st
   record->generation.store(++last_generation_, std::memory_order_relaxed);
   record->check = SpaceCheck(record->id, text, static_cast<uint32_t>(identity.size()));
   record->extent.store(Pack(room, identity.size()), std::memory_order_release);
-  return by_id_[id] = static_cast<uint32_t>(offset / kUnit);
+  return by_id_[id] = static_cast<uint32_t>(offset / kRoomUnit);
 }
 
 void SpaceTable::Remove(uint32_t place) {
@@ -137,17 +138,17 @@ void SpaceTable::Remove(uint32_t place) {
   block::SpaceId id;
   std::copy(std::begin(record->id), std::end(record->id), id.begin());
   by_id_.erase(id);
-  AddFree(uint64_t{place} * kUnit, RoomOf(record->extent.load()));
+  AddFree(uint64_t{place} * kRoomUnit, RoomOf(record->extent.load()));
 }
 
 void SpaceTable::Clear(uint32_t place) {
   if (At(place) == nullptr) return;
-  RecordAt(uint64_t{place} * kUnit)
+  RecordAt(uint64_t{place} * kRoomUnit)
       ->generation.store(++last_generation_, std::memory_order_release);
 }
 
 const block::SpaceRecord* SpaceTable::At(uint32_t place) const {
-  const uint64_t offset = uint64_t{place} * kUnit;
+  const uint64_t offset = uint64_t{place} * kRoomUnit;
   if (offset >= used_) return nullptr;
   const block::SpaceRecord* const record = RecordAt(offset);
   block::SpaceId id;
@@ -157,7 +158,7 @@ const block::SpaceRecord* SpaceTable::At(uint32_t place) const {
 }
 
 std::string SpaceTable::IdentityOf(uint32_t place) const {
-  const block::SpaceRecord* const record = RecordAt(uint64_t{place} * kUnit);
+  const block::SpaceRecord* const record = RecordAt(uint64_t{place} * kRoomUnit);
   return {reinterpret_cast<const char*>(record + 1), BytesOf(record->extent.load())};
 }
 
