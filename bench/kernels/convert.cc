@@ -10,8 +10,6 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr uint32_t kHeads = 8, kDim = 128;
-
 // Floors as shares of memcpy's rate; 0 = promises nothing.
 struct ConvertCase {
   std::string name;  // "8-bit rows"

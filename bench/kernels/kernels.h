@@ -2,6 +2,7 @@
 // verifies first, then times beside its reference, adds rows, and judges what issue "kernels at
 // memory speed" promises.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,8 @@ std::vector<uint32_t> TableLengths(bool smoke);  // those of the source, unless 
 // Requires: ascending lengths.
 uint32_t Crossover(const std::vector<TableLength>& lengths);
 
+// Of what is quantized and dequantized.
+inline constexpr uint32_t kHeads = 8, kDim = 128;
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;
 // "attend 12.9 GB/s".

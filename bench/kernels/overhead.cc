@@ -14,7 +14,7 @@
 namespace prefixd::bench {
 namespace {
 
-constexpr uint32_t kHeads = 8, kDim = 128, kPageTokens = 64;
+constexpr uint32_t kPageTokens = 64;
 
 // The units of one page, into which tokens are quantized one after the other.
 class OneToken {

@@ -32,8 +32,8 @@ struct Way {
 
 // Moves all bundles, a share for each thread, in every way by turns. Returns times and CPU of this
 // process by way.
-MovedRounds TakeTurns(Bench& bench, const std::vector<Way>& ways, size_t threads, size_t bundles,
-                      uint64_t bytes, uint64_t rounds) {
+MovedRounds MoveInTurns(Bench& bench, const std::vector<Way>& ways, size_t threads, size_t bundles,
+                        uint64_t bytes, uint64_t rounds) {
   MovedRounds seen;
   seen.bytes.resize(ways.size());
   seen.samples.resize(ways.size());
@@ -152,7 +152,7 @@ class Transfers {
   void Report(const std::string& what, const std::vector<Way>& ways, size_t threads) {
     const double server = CpuMicros(redis_.pid());
     const MovedRounds seen =
-        TakeTurns(bench_, ways, threads, count_, count_ * page_bytes_, rounds_);
+        MoveInTurns(bench_, ways, threads, count_, count_ * page_bytes_, rounds_);
     const double server_us = CpuMicros(redis_.pid()) - server;
     const std::string name =
         absl::StrCat(what, where_, ", ", threads, threads == 1 ? " thread" : " threads");

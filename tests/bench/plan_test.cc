@@ -12,13 +12,10 @@
 #include "base/size.h"
 #include "bench/trace/file.h"
 #include "bench/trace/player.h"
+#include "tests/bench/shipped_trace.h"
 
 namespace prefixd::bench {
 namespace {
-
-std::string Shipped(const std::string& name) {
-  return std::string(PREFIXD_TEST_DATA) + "/traces/" + name + ".jsonl.zst";
-}
 
 // A block of the trace is one of 128 tokens in one page: the same hits, in a fraction of the bytes.
 struct Workload {
@@ -48,7 +45,7 @@ class PlanAndDaemon : public ::testing::Test {
   }
   // `most_points`: of 100, in the hit rate of tokens.
   void Compare(const Workload& workload, const Budget& budget, double most_points = 1) {
-    auto trace = ReadTrace(Shipped(workload.trace), workload.requests);
+    auto trace = ReadTrace(ShippedTrace(workload.trace), workload.requests);
     ASSERT_TRUE(trace.ok()) << trace.status();
     const TraceShape shape{128, 1, workload.page_bytes};
     MakeWhole(shape.tokens(), &*trace);

@@ -13,13 +13,10 @@
 #include "bench/trace/player.h"
 #include "bench/trace/simulation.h"
 #include "ram/budget.h"
+#include "tests/bench/shipped_trace.h"
 
 namespace prefixd::bench {
 namespace {
-
-std::string Shipped(const std::string& name) {
-  return std::string(PREFIXD_TEST_DATA) + "/traces/" + name + ".jsonl.zst";
-}
 
 class TraceFile : public ::testing::Test {
  protected:
@@ -98,7 +95,7 @@ TEST(TraceSimulation, AQuarterOfTheBlocksIsSparedOnceItWasRead) {
 
 TEST(TraceSimulation, SparingWhatWasReadCostsNoHitsOnRealTraces) {
   for (const char* const name : {"mooncake_conversation", "claude_code_a"}) {
-    const auto trace = ReadTrace(Shipped(name));
+    const auto trace = ReadTrace(ShippedTrace(name));
     ASSERT_TRUE(trace.ok()) << trace.status();
     for (const double percent : {0.5, 1.0, 2.0, 5.0, 10.0, 20.0}) {
       const auto capacity =
@@ -119,7 +116,7 @@ TEST(TraceSimulation, RealTracesGiveThePublishedTable) {
   for (const Case& c :
        {Case{"mooncake_conversation", 1, 5.3}, Case{"mooncake_conversation", 10, 27.9},
         Case{"claude_code_a", 1, 70.5}, Case{"claude_code_a", 5, 95.7}}) {
-    const auto trace = ReadTrace(Shipped(c.name));
+    const auto trace = ReadTrace(ShippedTrace(c.name));
     ASSERT_TRUE(trace.ok()) << trace.status();
     const auto capacity =
         static_cast<uint64_t>(static_cast<double>(trace->unique) * c.percent / 100);
@@ -143,7 +140,7 @@ TEST(TraceFit, TheBudgetHoldsWhatWasAskedForAndNoMore) {
 
 // What the policy reaches on paper is what the daemon reaches.
 TEST_F(TraceFile, TheDaemonHitsWhatItsPolicyOfAsManyBlocksHits) {
-  const auto trace = ReadTrace(Shipped("claude_code_a.head200"));
+  const auto trace = ReadTrace(ShippedTrace("claude_code_a.head200"));
   ASSERT_TRUE(trace.ok()) << trace.status();
   const RamFit fit = FitRam({}, trace->unique / 2, 1, false);
   auto player =

@@ -14,7 +14,7 @@ namespace prefixd::block {
 namespace {
 
 const quant::TensorFormat kF16 = quant::RawFormat(quant::Dtype::kF16);
-constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+constexpr double kMebi = 1 << 20, kGibi = 1 << 30;
 
 uint64_t BytesOf(const Geometry& geometry, const quant::TensorFormat& key,
                  const quant::TensorFormat& value) {
@@ -31,8 +31,8 @@ TEST(FeatureNumbersTest, StoresOfTheReplayTakeWhatTheirLogSaid) {
   };
   for (const Store& s : {Store{53, 5.80, 3.08}, Store{253, 27.67, 14.70}, Store{280, 30.62, 16.27},
                          Store{430, 47.03, 24.99}}) {
-    EXPECT_NEAR(s.tokens * raw / kMiB, s.raw, 0.006) << s.tokens;
-    EXPECT_NEAR(s.tokens * eight / kMiB, s.eight, 0.006) << s.tokens;
+    EXPECT_NEAR(s.tokens * raw / kMebi, s.raw, 0.006) << s.tokens;
+    EXPECT_NEAR(s.tokens * eight / kMebi, s.eight, 0.006) << s.tokens;
   }
 }
 
@@ -53,7 +53,7 @@ TEST(FeatureNumbersTest, EightAndFourBitsAreThreeAndAHalfAndSixTimesSmallerThanF
   const Geometry bench = {32, 32, 128};
   const quant::TensorFormat raw = quant::RawFormat(quant::Dtype::kF32);
   const auto mib = [&](const quant::TensorFormat& format) {
-    return static_cast<double>(512 * BytesOf(bench, format, format)) / kMiB;
+    return static_cast<double>(512 * BytesOf(bench, format, format)) / kMebi;
   };
   EXPECT_EQ(mib(raw), 512);
   EXPECT_EQ(mib(f32(8)), 144);
@@ -69,14 +69,14 @@ TEST(FeatureNumbersTest, KeysOfEightAndValuesOfFourBitsSaveFiftyNinePercent) {
   const auto split = static_cast<double>(BytesOf(kLlama8B, Mlx(8), Mlx(4)));
   const auto four = static_cast<double>(BytesOf(kLlama8B, Mlx(4), Mlx(4)));
   EXPECT_EQ(split, 53'248);
-  EXPECT_EQ(1024 * raw / kMiB, 128);
-  EXPECT_EQ(1024 * split / kMiB, 52);
-  EXPECT_EQ(1024 * four / kMiB, 36);
+  EXPECT_EQ(1024 * raw / kMebi, 128);
+  EXPECT_EQ(1024 * split / kMebi, 52);
+  EXPECT_EQ(1024 * four / kMebi, 36);
   EXPECT_NEAR(1 - split / raw, 0.594, 0.0005);
   EXPECT_NEAR(1 - four / raw, 0.719, 0.0005);
-  EXPECT_EQ(131'072 * raw / kGiB, 16);
-  EXPECT_EQ(131'072 * split / kGiB, 6.5);
-  EXPECT_EQ(131'072 * four / kGiB, 4.5);
+  EXPECT_EQ(131'072 * raw / kGibi, 16);
+  EXPECT_EQ(131'072 * split / kGibi, 6.5);
+  EXPECT_EQ(131'072 * four / kGibi, 4.5);
 }
 
 // S2-21, S2-22: 12 of 48 layers attend, with two heads of 256.
@@ -87,7 +87,7 @@ TEST(FeatureNumbersTest, AHybridOfTwelveAttentionLayersTakesThreeGiBOrOnePointTw
   EXPECT_EQ(raw, 24'576u);
   EXPECT_EQ(split, 9'984u);
   EXPECT_EQ(131'072 * raw / (uint64_t{1} << 30), 3u);
-  EXPECT_NEAR(131'072 * static_cast<double>(split) / kGiB, 1.22, 0.005);
+  EXPECT_NEAR(131'072 * static_cast<double>(split) / kGibi, 1.22, 0.005);
 }
 
 // S4-01, S4-03: 16 attending layers, four heads of 256.
@@ -95,11 +95,11 @@ TEST(FeatureNumbersTest, FiftyThousandTokensTakeThreeGiBOrPointEightFive) {
   const Geometry attention = {16, 4, 256};
   const auto raw = static_cast<double>(BytesOf(attention, kF16, kF16));
   EXPECT_EQ(raw, 65'536);
-  EXPECT_NEAR(50'000 * raw / kGiB, 3.05, 0.005);
+  EXPECT_NEAR(50'000 * raw / kGibi, 3.05, 0.005);
   const auto q4 = static_cast<double>(BytesOf(attention, quant::GgmlFormat(quant::Codec::kQ4_0),
                                               quant::GgmlFormat(quant::Codec::kQ4_0)));
   EXPECT_NEAR(raw / q4, 3.556, 0.001);
-  EXPECT_NEAR(50'000 * q4 / kGiB, 0.858, 0.001);
+  EXPECT_NEAR(50'000 * q4 / kGibi, 0.858, 0.001);
 }
 
 // A change of one place of a descriptor, by chance, and the field that says so.

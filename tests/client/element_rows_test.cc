@@ -9,7 +9,7 @@
 namespace prefixd {
 namespace {
 
-constexpr uint32_t kTokens = 300;
+constexpr uint32_t kRowTokens = 300;
 constexpr float kUntouched = -77.0f;
 
 // One layer's K or V with room between rows and between heads.
@@ -59,12 +59,12 @@ class ElementRowsTest : public testing::Test {
   // Random rows of the layer.
   Strided Rows(uint32_t layer, bool is_key) const {
     const LayerSpec& l = spec_.layers[layer];
-    Strided rows(l.kv_heads, is_key ? l.key_dim : l.value_dim, kTokens, kUntouched);
+    Strided rows(l.kv_heads, is_key ? l.key_dim : l.value_dim, kRowTokens, kUntouched);
     const std::vector<float> dense =
-        Tensor(tokens_, 0, kTokens, layer, rows.heads, rows.dim, is_key);
+        Tensor(tokens_, 0, kRowTokens, layer, rows.heads, rows.dim, is_key);
     auto from = dense.begin();
     for (uint32_t head = 0; head < rows.heads; ++head) {
-      for (uint32_t token = 0; token < kTokens; ++token) {
+      for (uint32_t token = 0; token < kRowTokens; ++token) {
         std::copy_n(from, rows.dim, rows.Row(head, token).begin());
         from += rows.dim;
       }
@@ -86,7 +86,7 @@ class ElementRowsTest : public testing::Test {
       }
       ASSERT_TRUE(plan.Commit(run.end).ok());
     }
-    ASSERT_TRUE(plan.Commit(kTokens, {.sequence_end = true}).ok());
+    ASSERT_TRUE(plan.Commit(kRowTokens, {.sequence_end = true}).ok());
   }
   // Checks that `got` has rows [begin, begin + got.tokens) of the layer as `format` gives them
   // back.
@@ -130,7 +130,7 @@ class ElementRowsTest : public testing::Test {
   std::optional<Client> client_;
   SpaceSpec spec_;
   Result<Space> space_;
-  const std::vector<uint32_t> tokens_ = Tokens(kTokens, 1);
+  const std::vector<uint32_t> tokens_ = Tokens(kRowTokens, 1);
 };
 
 TEST_F(ElementRowsTest, RowsOfEveryFormatAreThoseOfTheCodecToTheBit) {
@@ -145,9 +145,9 @@ TEST_F(ElementRowsTest, RowsOfEveryFormatAreThoseOfTheCodecToTheBit) {
     Open(SmallSpace(format));
     Store();
     Lease lease = space_.value().Acquire(tokens_);
-    ASSERT_EQ(lease.WaitAll(), kTokens);
+    ASSERT_EQ(lease.WaitAll(), kRowTokens);
     const auto same = [&](uint32_t) { return format; };
-    CheckLayers(lease, 0, kTokens, same);
+    CheckLayers(lease, 0, kRowTokens, same);
     CheckLayers(lease, 37, 200, same);
   }
 }
@@ -161,21 +161,22 @@ TEST_F(ElementRowsTest, TokensInSeveralFormatsComeOutInOneCall) {
   {
     Sequence seq =
         space_.value().Begin(tokens_, {.write_format = 1, .head_tokens = 128, .head_format = 0});
-    AppendTokens(seq, spec_, tokens_, 0, kTokens);
+    AppendTokens(seq, spec_, tokens_, 0, kRowTokens);
     ASSERT_TRUE(seq.Commit({.sequence_end = true}).ok());
   }
   Lease lease = space_.value().Acquire(tokens_);
-  ASSERT_EQ(lease.WaitAll(), kTokens);
-  Packed key(Raw(Dtype::kF16).key, 2, 64, kTokens), value(Raw(Dtype::kF16).value, 2, 128, kTokens);
-  EXPECT_EQ(lease.Gather(0, 0, kTokens, key.view(), value.view()).code,
+  ASSERT_EQ(lease.WaitAll(), kRowTokens);
+  Packed key(Raw(Dtype::kF16).key, 2, 64, kRowTokens),
+      value(Raw(Dtype::kF16).value, 2, 128, kRowTokens);
+  EXPECT_EQ(lease.Gather(0, 0, kRowTokens, key.view(), value.view()).code,
             StatusCode::kFailedPrecondition);
-  Strided k(2, 64, kTokens, kUntouched), v(2, 128, kTokens, kUntouched);
+  Strided k(2, 64, kRowTokens, kUntouched), v(2, 128, kRowTokens, kUntouched);
   const uint64_t before = client_->stats().gathered_bytes;
-  ASSERT_TRUE(lease.GatherRows(0, 0, kTokens, k.view(), v.view()).ok());
+  ASSERT_TRUE(lease.GatherRows(0, 0, kRowTokens, k.view(), v.view()).ok());
   EXPECT_EQ(client_->stats().gathered_bytes - before,
-            2 * 192 * (128 * 2 + (kTokens - 128)) + 2 * 3 * (kTokens - 128) * 4);
-  for (const auto& [begin, end, format] :
-       {std::tuple{0u, 128u, Raw(Dtype::kF16)}, {128u, kTokens, MlxAffine(8, 64, Dtype::kF16)}}) {
+            2 * 192 * (128 * 2 + (kRowTokens - 128)) + 2 * 3 * (kRowTokens - 128) * 4);
+  for (const auto& [begin, end, format] : {std::tuple{0u, 128u, Raw(Dtype::kF16)},
+                                           {128u, kRowTokens, MlxAffine(8, 64, Dtype::kF16)}}) {
     Strided part(2, 64, end - begin, kUntouched);
     for (uint32_t head = 0; head < 2; ++head) {
       for (uint32_t t = begin; t < end; ++t) {
@@ -190,10 +191,10 @@ TEST_F(ElementRowsTest, WhatCannotBeIsRefusedInASentenceAndWritesNothing) {
   Open(SmallSpace(MlxAffine(8, 64, Dtype::kF16)));
   Store();
   Lease lease = space_.value().Acquire(tokens_);
-  ASSERT_EQ(lease.WaitAll(), kTokens);
-  Strided key(2, 64, kTokens, kUntouched), value(2, 128, kTokens, kUntouched);
+  ASSERT_EQ(lease.WaitAll(), kRowTokens);
+  Strided key(2, 64, kRowTokens, kUntouched), value(2, 128, kRowTokens, kUntouched);
   const auto refusal = [&](const MutableTensorView& k, const MutableTensorView& v,
-                           uint32_t count = kTokens) {
+                           uint32_t count = kRowTokens) {
     return lease.GatherRows(0, 0, count, k, v).message;
   };
   MutableTensorView wrong = key.view();
@@ -205,7 +206,7 @@ TEST_F(ElementRowsTest, WhatCannotBeIsRefusedInASentenceAndWritesNothing) {
   wrong = key.view();
   wrong.token_stride = 63;
   EXPECT_EQ(refusal(wrong, value.view()), "gather_rows: key token_stride is 63, a row has 64");
-  EXPECT_NE(refusal(key.view(), value.view(), kTokens + 1).find("the lease has 300"),
+  EXPECT_NE(refusal(key.view(), value.view(), kRowTokens + 1).find("the lease has 300"),
             std::string::npos);
   EXPECT_EQ(key.data, std::vector<float>(key.data.size(), kUntouched));
   EXPECT_EQ(Lease().GatherRows(0, 0, 1, key.view(), value.view()).code,

@@ -5,7 +5,7 @@
 namespace prefixd {
 namespace {
 
-constexpr uint32_t kRaw = 0, kEight = 1;
+constexpr uint32_t kFine = 0, kCoarse = 1;
 
 class MixedFormatsTest : public RestartTest {
  protected:
@@ -68,17 +68,17 @@ class MixedFormatsTest : public RestartTest {
 
 // S0-03 S3-03
 TEST_P(MixedFormatsTest, BlocksBelowTheHeadAreRawTheOthersQuantizedAndAllComeBack) {
-  const BeginOptions options{.write_format = kEight, .head_tokens = 130, .head_format = kRaw};
+  const BeginOptions options{.write_format = kCoarse, .head_tokens = 130, .head_format = kFine};
   std::vector<Packed> written;
   {
     Sequence seq = Store(tokens_, options, 0);
-    EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kRaw, kRaw, kEight, kEight, kEight}))
+    EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kFine, kFine, kCoarse, kCoarse, kCoarse}))
         << "the block that holds token 130 is not wholly below it";
     written = Blocks(seq);
   }
   Sequence again = space_.value().Begin(tokens_, options);
   ASSERT_EQ(again.WaitAll(), 300u);
-  EXPECT_EQ(Formats(again), (std::vector<uint32_t>{kRaw, kRaw, kEight, kEight, kEight}));
+  EXPECT_EQ(Formats(again), (std::vector<uint32_t>{kFine, kFine, kCoarse, kCoarse, kCoarse}));
   EXPECT_EQ(Blocks(again), written);
   again = {};
   Restart();
@@ -90,29 +90,29 @@ TEST_P(MixedFormatsTest, BlocksBelowTheHeadAreRawTheOthersQuantizedAndAllComeBac
 // S1-04 S1-50
 TEST_P(MixedFormatsTest, StoredBlocksStayWhatTheyAreForWhoWritesOtherwise) {
   const std::vector<uint32_t> first(tokens_.begin(), tokens_.begin() + 100);
-  Store(first, {.write_format = kRaw}, 0);
-  Sequence seq = Store(tokens_, {.write_format = kEight}, 100);
-  EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kRaw, kRaw, kEight, kEight, kEight}))
+  Store(first, {.write_format = kFine}, 0);
+  Sequence seq = Store(tokens_, {.write_format = kCoarse}, 100);
+  EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kFine, kFine, kCoarse, kCoarse, kCoarse}))
       << "the block that was begun goes on in its donor's format";
-  Sequence again = space_.value().Begin(tokens_, {.write_format = kEight});
+  Sequence again = space_.value().Begin(tokens_, {.write_format = kCoarse});
   ASSERT_EQ(again.WaitAll(), 300u);
-  EXPECT_EQ(Formats(again), (std::vector<uint32_t>{kRaw, kRaw, kEight, kEight, kEight}));
+  EXPECT_EQ(Formats(again), (std::vector<uint32_t>{kFine, kFine, kCoarse, kCoarse, kCoarse}));
   EXPECT_EQ(Blocks(again), Blocks(seq));
 }
 
 TEST_P(MixedFormatsTest, PackedBytesGoWhereTheirFormatIsWritten) {
-  const BeginOptions options{.write_format = kEight, .head_tokens = 64, .head_format = kRaw};
+  const BeginOptions options{.write_format = kCoarse, .head_tokens = 64, .head_format = kFine};
   Sequence seq = space_.value().Begin(tokens_, options);
   const LayerSpec& l = spec_.layers[0];
-  const Packed raw_k(l.formats[kRaw].key, l.kv_heads, l.key_dim, 64);
-  const Packed raw_v(l.formats[kRaw].value, l.kv_heads, l.value_dim, 64);
-  const Packed k(l.formats[kEight].key, l.kv_heads, l.key_dim, 64);
-  const Packed v(l.formats[kEight].value, l.kv_heads, l.value_dim, 64);
+  const Packed raw_k(l.formats[kFine].key, l.kv_heads, l.key_dim, 64);
+  const Packed raw_v(l.formats[kFine].value, l.kv_heads, l.value_dim, 64);
+  const Packed k(l.formats[kCoarse].key, l.kv_heads, l.key_dim, 64);
+  const Packed v(l.formats[kCoarse].value, l.kv_heads, l.value_dim, 64);
   EXPECT_EQ(seq.WritePacked(0, 0, 65, k.view(), v.view()).message,
             "write_packed: block 0 is written in format 0, block 1 in 1");
   ASSERT_TRUE(seq.WritePacked(0, 0, 64, raw_k.view(), raw_v.view()).ok());
   ASSERT_TRUE(seq.WritePacked(0, 64, 64, k.view(), v.view()).ok());
-  EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kRaw, kEight}));
+  EXPECT_EQ(Formats(seq), (std::vector<uint32_t>{kFine, kCoarse}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Arena, MixedFormatsTest, testing::Bool(),

@@ -49,7 +49,7 @@ const Asked& TheAsked() {
   return asked;
 }
 
-void ReadRecord(Bytes bytes) {
+void ReadBundleRecord(Bytes bytes) {
   static const remote::TenantKeys keys{};
   remote::OpenedRecord opened;
   if (remote::OpenRecord(keys, bytes, TheAsked().wanted(), &opened) != BadBundle::kNone) return;
@@ -97,9 +97,9 @@ std::string Sealed(Bytes body) {
 
 // As it is, and as a body with its header, its sum and its seal put right.
 void Bundle(Bytes input) {
-  ReadRecord(input);
-  ReadRecord(base::AsBytes(Checked(input)));
-  ReadRecord(base::AsBytes(Sealed(input)));
+  ReadBundleRecord(input);
+  ReadBundleRecord(base::AsBytes(Checked(input)));
+  ReadBundleRecord(base::AsBytes(Sealed(input)));
 }
 
 std::vector<std::string> BundleSeeds() {

@@ -33,7 +33,7 @@ KvRows Wrapped(uint32_t rows_here, uint32_t offset) {
   return rows;
 }
 
-std::vector<int> Numbers(const std::vector<std::byte>& bytes) {
+std::vector<int> NumbersOf(const std::vector<std::byte>& bytes) {
   std::vector<int> numbers;
   for (const std::byte byte : bytes) numbers.push_back(std::to_integer<int>(byte));
   return numbers;
@@ -42,7 +42,7 @@ std::vector<int> Numbers(const std::vector<std::byte>& bytes) {
 TEST(WindowRecordTest, HoldsTheKeptAndTheLastTokensOfKThenOfV) {
   const auto record = RecordOf(Wrapped(3, 7));
   ASSERT_TRUE(record.ok()) << record.status();
-  EXPECT_THAT(Numbers(*record),
+  EXPECT_THAT(NumbersOf(*record),
               ElementsAre(0, 0, 5, 5, 6, 6,  //
                           100, 100, 100, 100, 105, 105, 105, 105, 106, 106, 106, 106));
 }

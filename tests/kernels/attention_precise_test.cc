@@ -15,7 +15,7 @@ namespace {
 using quant::Dtype;
 using quant::KvFormat;
 
-KvFormat Affine(uint8_t key_bits, uint8_t value_bits) {
+KvFormat AffinePair(uint8_t key_bits, uint8_t value_bits) {
   return {quant::Tiled(quant::MlxAffineFormat(key_bits, 64, Dtype::kF16)),
           quant::Tiled(quant::MlxAffineFormat(value_bits, 64, Dtype::kF16))};
 }
@@ -23,9 +23,9 @@ KvFormat Affine(uint8_t key_bits, uint8_t value_bits) {
 // Issue line: precise <= 0.1 % against exact attention on dequantized KV, normal data, 20 seeds.
 TEST(AttentionPreciseTest, RelativeErrorStaysBelowATenthOfAPercentOver20Seeds) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 128, .value_dim = 128};
-  const KvFormat formats[] = {Affine(8, 8),
-                              Affine(8, 4),
-                              Affine(4, 4),
+  const KvFormat formats[] = {AffinePair(8, 8),
+                              AffinePair(8, 4),
+                              AffinePair(4, 4),
                               {quant::Tiled(quant::GgmlFormat(quant::Codec::kQ8_0)),
                                quant::Tiled(quant::GgmlFormat(quant::Codec::kQ4_0))}};
   for (const KvFormat& format : formats) {
@@ -46,7 +46,7 @@ TEST(AttentionPreciseTest, RelativeErrorStaysBelowATenthOfAPercentOver20Seeds) {
 // nothing; what the others add up to must not be rounded away.
 TEST(AttentionPreciseTest, WeightsFarBelowTheLargestKeepTheirPrecision) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
-  for (const KvFormat& format : {Affine(8, 8), Affine(4, 4)}) {
+  for (const KvFormat& format : {AffinePair(8, 8), AffinePair(4, 4)}) {
     SCOPED_TRACE(quant::ToString(format));
     const PagedLayer layer(shape, {format}, UniformBlocks(640, 64));
     AttentionShape attention = ShapeOf(shape, 4, 1, 639);
@@ -64,7 +64,7 @@ TEST(AttentionPreciseTest, WeightsFarBelowTheLargestKeepTheirPrecision) {
 TEST(AttentionPreciseTest, WideHeadsOfLatentAttentionWork) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 576, .value_dim = 512};
   for (const KvFormat& format :
-       {Affine(8, 8), Affine(8, 4), Affine(4, 4),
+       {AffinePair(8, 8), AffinePair(8, 4), AffinePair(4, 4),
         KvFormat{quant::RawFormat(Dtype::kBf16), quant::RawFormat(Dtype::kBf16)}}) {
     SCOPED_TRACE(quant::ToString(format));
     const PagedLayer layer(shape, {format}, UniformBlocks(150, 64));
@@ -113,7 +113,7 @@ TEST_P(AttentionGuardTest, OnlyPagesAreReadWhateverTheFormatAndGeometry) {
 TEST_P(AttentionGuardTest, OnlyPagesAreReadOfEveryLength) {
   const LayerShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
   for (uint32_t page_tokens = 1; page_tokens <= 128; ++page_tokens) {
-    ExpectOnlyPagesAreRead(shape, Affine(8, 4), page_tokens, GetParam());
+    ExpectOnlyPagesAreRead(shape, AffinePair(8, 4), page_tokens, GetParam());
   }
 }
 INSTANTIATE_TEST_SUITE_P(Sides, AttentionGuardTest, testing::Values(Guard::kBefore, Guard::kBehind),

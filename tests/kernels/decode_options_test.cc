@@ -22,7 +22,7 @@ using quant::Dtype;
 using quant::KvFormat;
 using quant::TensorFormat;
 
-TensorFormat Affine(uint8_t bits, uint16_t group, Dtype dtype = Dtype::kF16) {
+TensorFormat TiledAffine(uint8_t bits, uint16_t group, Dtype dtype = Dtype::kF16) {
   return quant::Tiled(quant::MlxAffineFormat(bits, group, dtype));
 }
 
@@ -32,10 +32,10 @@ struct FastFormat {
   double bound = 0;  // relative RMS; a few tokens have larger errors than many
 };
 std::vector<FastFormat> Formats() {
-  return {{{Affine(8, 64), Affine(4, 32)}, 0.03},
-          {{Affine(8, 32), Affine(8, 32, Dtype::kBf16)}, 1e-3},
+  return {{{TiledAffine(8, 64), TiledAffine(4, 32)}, 0.03},
+          {{TiledAffine(8, 32), TiledAffine(8, 32, Dtype::kBf16)}, 1e-3},
           {{quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF32)}, 2e-5},
-          {{quant::InRows(Affine(8, 64)), quant::InRows(Affine(4, 32))}, 0.03}};
+          {{quant::InRows(TiledAffine(8, 64)), quant::InRows(TiledAffine(4, 32))}, 0.03}};
 }
 
 AttentionShape FastShape(const Option& option, uint32_t rows, uint32_t first) {
@@ -44,7 +44,7 @@ AttentionShape FastShape(const Option& option, uint32_t rows, uint32_t first) {
   return shape;
 }
 
-const std::vector<Option>& Options() {
+const std::vector<Option>& DecodeOptions() {
   static const std::vector<Option> options = {
       {.name = "window 1", .window = 1},
       {.name = "window 50", .window = 50},
@@ -69,7 +69,7 @@ const std::vector<Option>& Options() {
 TEST(DecodeOptionsTest, OneToEightRowsWithEveryOptionKeepTheBoundOnEveryTarget) {
   for (const FastFormat& fast : Formats()) {
     const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(260, 64));
-    for (const Option& option : Options()) {
+    for (const Option& option : DecodeOptions()) {
       for (uint32_t rows = 1; rows <= 8; ++rows) {
         SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name + ", " +
                      std::to_string(rows) + " rows");
@@ -103,7 +103,7 @@ TEST(DecodeOptionsTest, SinksAndWindowMayStandInOneTile) {
 
 // Issue line: fast <= 1.8 % relative RMS for K8/V4 over 20 seeds. The same with every option.
 TEST(DecodeOptionsTest, EightBitKeysAndFourBitValuesKeep1Point8PercentOver20Seeds) {
-  const KvFormat format{Affine(8, 64), Affine(4, 32)};
+  const KvFormat format{TiledAffine(8, 64), TiledAffine(4, 32)};
   const Option options[] = {
       {.window = 700, .sink_tokens = 4}, {.sinks = true}, {.soft_cap = 20}, {.scale = 0.1f}};
   for (uint32_t seed = 1; seed <= 20; ++seed) {
@@ -121,10 +121,10 @@ TEST(DecodeOptionsTest, EightBitKeysAndFourBitValuesKeep1Point8PercentOver20Seed
 TEST(DecodeOptionsTest, FormatsMayBeMixedWithEveryOption) {
   const PagedLayer layer(kLayer,
                          {{quant::RawFormat(Dtype::kF16), quant::RawFormat(Dtype::kF16)},
-                          {Affine(8, 64), Affine(8, 32)},
-                          {Affine(4, 32), Affine(4, 32)}},
+                          {TiledAffine(8, 64), TiledAffine(8, 32)},
+                          {TiledAffine(4, 32), TiledAffine(4, 32)}},
                          {{64, 64, 0}, {37, 64, 0}, {64, 64, 1}, {64, 64, 2}, {9, 16, 2}});
-  for (const Option& option : Options()) {
+  for (const Option& option : DecodeOptions()) {
     SCOPED_TRACE(option.name);
     const AttentionShape shape = FastShape(option, 5, 233);
     const std::vector<float> q = RandomFloats(QueryFloats(shape), 5);
@@ -139,7 +139,7 @@ TEST(DecodeOptionsTest, ARowIsTheSameAloneWithOthersAndOnThreadsWithEveryOption)
   constexpr uint32_t kTokens = 9000;  // several runs
   for (const FastFormat& fast : Formats()) {
     const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(kTokens, 128));
-    std::vector<Option> options = Options();
+    std::vector<Option> options = DecodeOptions();
     options.push_back({.name = "window over runs", .window = 3000, .sink_tokens = 100});
     for (const Option& option : options) {
       SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name);
@@ -163,7 +163,8 @@ TEST(DecodeOptionsTest, ARowIsTheSameAloneWithOthersAndOnThreadsWithEveryOption)
 // 40,000 tokens are more than 16 runs of 2,048: a window in a slot that began with other runs.
 TEST(DecodeOptionsTest, AWindowFarBackInALongContextKeepsTheBound) {
   const LayerShape small{.kv_heads = 1, .key_dim = 32, .value_dim = 32};
-  const PagedLayer layer(small, {{Affine(8, 32), Affine(8, 32)}}, UniformBlocks(40000, 128));
+  const PagedLayer layer(small, {{TiledAffine(8, 32), TiledAffine(8, 32)}},
+                         UniformBlocks(40000, 128));
   for (const uint32_t window : {100u, 5000u, 39000u}) {
     AttentionShape shape = ShapeOf(small, 2, 2, 39998);
     shape.mode = AttentionMode::kFast;
@@ -179,7 +180,7 @@ TEST(DecodeOptionsTest, AWindowFarBackInALongContextKeepsTheBound) {
 TEST(DecodeOptionsTest, NothingOutsideThePagesOrTheWindowIsTouched) {
   for (const FastFormat& fast : Formats()) {
     const PagedLayer layer(kLayer, {fast.format}, UniformBlocks(400, 20));
-    for (const Option& option : Options()) {
+    for (const Option& option : DecodeOptions()) {
       for (const Guard guard : {Guard::kBefore, Guard::kBehind}) {
         SCOPED_TRACE(quant::ToString(fast.format) + ", " + option.name);
         const AttentionShape shape = FastShape(option, 3, 397);
@@ -204,7 +205,7 @@ TEST(DecodeOptionsTest, NothingOutsideThePagesOrTheWindowIsTouched) {
 TEST(DecodeOptionsTest, NanOutsideTheWindowDoesNotReachARow) {
   for (const KvFormat& format :
        {KvFormat{quant::RawFormat(Dtype::kF32), quant::RawFormat(Dtype::kF32)},
-        KvFormat{Affine(8, 32, Dtype::kF32), Affine(4, 32, Dtype::kF32)}}) {
+        KvFormat{TiledAffine(8, 32, Dtype::kF32), TiledAffine(4, 32, Dtype::kF32)}}) {
     SCOPED_TRACE(quant::ToString(format));
     const PagedLayer layer(kLayer, {format}, {{40, 64}, {300, 320}});
     std::vector<quant::BlockTableEntry> table(layer.table().begin(), layer.table().end());
@@ -222,7 +223,7 @@ TEST(DecodeOptionsTest, NanOutsideTheWindowDoesNotReachARow) {
 
 TEST(DecodeOptionsTest, ABatchWithEveryOptionHasTheBitsOfSeparateCalls) {
   const PagedLayer layer(kLayer, {Formats()[0].format}, UniformBlocks(64 * 40, 64));
-  for (const Option& option : Options()) {
+  for (const Option& option : DecodeOptions()) {
     SCOPED_TRACE(option.name);
     std::vector<std::vector<float>> queries, outs;
     std::vector<BatchItem> items;

@@ -121,7 +121,7 @@ TEST(PrefillFastTest, EveryGeometryGivesTheBitsOfRows) {
   }
 }
 
-const std::vector<Option>& Options() {
+const std::vector<Option>& PrefillOptions() {
   static const std::vector<Option> options = {
       {.name = "nothing"},
       {.name = "window 100 after 4 tokens", .window = 100, .sink_tokens = 4},
@@ -144,7 +144,7 @@ std::vector<BlockShape> BlocksFor(const std::vector<KvFormat>& formats) {
 TEST(PrefillFastTest, EveryOptionAgreesWithTheScalarOracle) {
   for (const std::vector<KvFormat>& formats : Tables()) {
     const PagedLayer layer(kLayer, formats, BlocksFor(formats));
-    for (const Option& option : Options()) {
+    for (const Option& option : PrefillOptions()) {
       SCOPED_TRACE(option.name);
       EXPECT_LE(FastError(layer, option.Of(90, 160)), kFewTokens);
       EXPECT_LE(FastError(layer, option.Of(250, 0)), kFewTokens);
@@ -156,7 +156,7 @@ TEST(PrefillFastTest, ARowIsTheSameAloneInAChunkAndOnThreads) {
   constexpr uint32_t kRows = 100, kFirst = 150;
   for (const std::vector<KvFormat>& formats : Tables()) {
     const PagedLayer layer(kLayer, formats, BlocksFor(formats));
-    for (const Option& option : Options()) {
+    for (const Option& option : PrefillOptions()) {
       SCOPED_TRACE(option.name);
       const AttentionShape all = Fast(option.Of(kRows, kFirst));
       const std::vector<float> q = QueriesFor(all);

@@ -10,13 +10,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/ram/shared_arena.h"
+
 namespace prefixd::ram {
 namespace {
 
 using block::Extent;
 using testing::HasSubstr;
-
-constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 std::unique_ptr<Arena> MakeArena(uint64_t capacity_bytes, uint64_t slab_bytes) {
   return Arena::Open({.capacity_bytes = capacity_bytes, .slab_bytes = slab_bytes}).value();

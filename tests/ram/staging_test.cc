@@ -16,11 +16,10 @@
 #include "gtest/gtest.h"
 
 #include "os/memory.h"
+#include "tests/ram/shared_arena.h"
 
 namespace prefixd::ram {
 namespace {
-
-constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 TEST(StagingTest, WhatTheWorkerWritesTheDaemonReads) {
   StagingPool pool(8 * kMiB);
