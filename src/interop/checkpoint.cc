@@ -52,8 +52,9 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   }
   WeightMap weights;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    if (!file.is_string())
+    if (!file.is_string()) {
       return BadCheckpoint(path, absl::StrCat("tensor ", tensor, " names no file"));
+    }
     const std::string name = file.get<std::string>();
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {

@@ -97,8 +97,9 @@ struct RowRun {
 absl::StatusOr<std::vector<RowRun>> OrderOf(const MlxCache& cache, const Meta& meta,
                                             uint64_t allocated) {
   const uint64_t offset = meta.offset.value_or(allocated);
-  if (offset == 0 || allocated == 0)
+  if (offset == 0 || allocated == 0) {
     return BadCache(cache, "has no tokens: there is nothing to store");
+  }
   if (!meta.rotating) {
     if (offset <= allocated) return std::vector<RowRun>{{0, offset}};
     return BadCache(cache, "offset is ", offset, ", its arrays have ", allocated, " tokens");

@@ -82,8 +82,9 @@ class Reader {
         if (name == nullptr) break;
         class_name = *name;
       }
-      if (class_name == "CacheList")
+      if (class_name == "CacheList") {
         return BadPromptCache(file_.path(), "a CacheList inside a CacheList");
+      }
       PREFIXD_ASSIGN_OR_RETURN(MlxCache read,
                                Read(class_name, scalars ? absl::StrCat(child, ".0") : child,
                                     absl::StrCat(meta, ".1.", i)));

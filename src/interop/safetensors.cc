@@ -233,8 +233,9 @@ absl::Status SafetensorsFile::ReadHeader() {
     if (entry.is_null()) continue;  // MLX writes null if it is given no metadata
     if (!entry.is_object()) return BadFile(path_, "__metadata__ is not an object");
     for (const auto& [key, value] : entry.items()) {
-      if (!value.is_string())
+      if (!value.is_string()) {
         return BadFile(path_, "__metadata__ holds something that is not text");
+      }
       metadata_[key] = value.get<std::string>();
     }
   }

@@ -53,8 +53,9 @@ SlotLocks::~SlotLocks() {
 
 absl::StatusOr<std::unique_ptr<SlotLocks>> SlotLocks::Open(const std::string& arena_path) {
   const std::string folder = FolderOf(arena_path);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return FolderFailed(folder, "cannot be made");
+  }
   base::Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) return FolderFailed(folder, "cannot be opened");
   PREFIXD_RETURN_IF_ERROR(MakePrivate(folder, directory.get()));
