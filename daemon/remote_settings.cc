@@ -15,6 +15,7 @@
 #include "block/space_identity.h"
 #include "daemon/log.h"
 #include "daemon/private_file.h"
+#include "daemon/settings.h"
 #include "remote/redis_store.h"
 
 namespace prefixd::daemon {
@@ -46,10 +47,6 @@ absl::StatusOr<remote::TenantKeys> ReadKeys(const Config::Remote& remote) {
 }
 
 }  // namespace
-
-absl::Status Wants(const std::string& value, const char* accepted) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
-}
 
 absl::Status ApplyRemote(const std::string& value, const Environment&, Config* config) {
   config->remote.url = value == "off" ? "" : value;

@@ -12,9 +12,6 @@
 
 namespace prefixd::daemon {
 
-// The refusal of a value: "value" is not `accepted`.
-absl::Status Wants(const std::string& value, const char* accepted);
-
 absl::Status ApplyRemote(const std::string& value, const Environment& environment, Config* config);
 absl::Status ApplyRemoteWriteRate(const std::string& value, const Environment& environment,
                                   Config* config);

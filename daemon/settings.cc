@@ -533,6 +533,10 @@ constexpr SettingRule kSettings[] = {
 
 }  // namespace
 
+absl::Status Wants(const std::string& value, const char* accepted) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not ", accepted));
+}
+
 std::span<const SettingRule> Settings() { return kSettings; }
 
 }  // namespace prefixd::daemon

@@ -1,4 +1,4 @@
-// The table of settings. Private to config.cc.
+// The table of settings. Private to config.cc and to the files whose functions stand in the table.
 #pragma once
 #include <span>
 #include <string>
@@ -20,5 +20,8 @@ struct SettingRule {
 };
 
 std::span<const SettingRule> Settings();
+
+// Returns the InvalidArgument with which a setting refuses `value`; `accepted` says what it takes.
+absl::Status Wants(const std::string& value, const char* accepted);
 
 }  // namespace prefixd::daemon
