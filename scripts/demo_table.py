@@ -105,7 +105,7 @@ def check(folder):
                      f"{after:.1f} ms", f"{before / after:.1f}x", f"{left:.1f} ms", tier(warm),
                      "same" if warm["tokens"] == cold["tokens"] else "DIFFERS"))
     print_table(("request", "kind", "prompt", "cached", "cold", "warm", "ratio", "by tokens left", "tier", "text"), rows)
-    print("cold, warm: time to first token without and with the cache; by tokens left: cold x (tokens left / tokens)")
+    print("cold, warm: time to first token without the cache, once for each prompt, and with it; by tokens left: cold x (tokens left / tokens)")
     print(lcp_line(folder))
     for fault in wrong:
         print(fault, file=sys.stderr)

@@ -67,7 +67,7 @@ std::vector<uint32_t> TableLengths(bool smoke);  // those of the source, unless 
 // Requires: ascending lengths.
 uint32_t Crossover(const std::vector<TableLength>& lengths);
 
-// Of what is quantized and dequantized.
+// The conversions and the overhead are measured on so many KV heads of so many channels.
 inline constexpr uint32_t kHeads = 8, kDim = 128;
 // The most that attention may differ from exact attention on the dequantized values, relative RMS.
 inline constexpr double kPreciseError = 1e-3, kFastError = 1.8e-2;

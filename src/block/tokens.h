@@ -24,7 +24,7 @@ struct ContentKey {
   base::Digest256 digest{};  // SHA-256 of the item
   auto operator<=>(const ContentKey&) const = default;
 };
-// As it is hashed and stored.
+// A content key takes so many bytes where it is hashed and stored.
 inline constexpr size_t kContentKeyBytes = 3 * sizeof(uint32_t) + sizeof(base::Digest256);
 
 // A token sequence as a caller passes it: content keys in order of start, not overlapping, inside

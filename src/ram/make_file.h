@@ -12,7 +12,7 @@
 
 namespace prefixd::ram {
 
-// Regions that use huge pages, if the mount gives them, begin on one.
+// A region that uses huge pages, where the mount gives them, begins at a multiple of this.
 inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 struct OwnedFile {

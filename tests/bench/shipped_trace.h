@@ -1,4 +1,4 @@
-// The recorded traces of tests/data.
+// ShippedTrace() returns the path of a recorded trace of tests/data.
 #pragma once
 #include <string>
 

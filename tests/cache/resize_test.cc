@@ -75,7 +75,7 @@ TEST_F(ResizeTest, WhatAWorkerHasPinnedForADeviceCountsUntilItIsUnpinned) {
   ASSERT_TRUE(cache_->SetBudgets(uint64_t{64} << 20, 0).ok());
   const auto awaited = [&] { return Counter("arena.device_awaited_bytes"); };
   EXPECT_TRUE(Until([&] { return awaited() >= uint64_t{16} << 20; })) << awaited();
-  // Memory that goes back is no longer counted a moment before it is gone.
+  // The cache stops counting memory a moment before it gives it back.
   const auto counted = [&] { return Part("arena") + Part("arena tables"); };
   EXPECT_TRUE(Until([&] { return counted() >= FileBytes(); })) << "its memory is still there";
   const auto again = cache_->SetBudgets(uint64_t{64} << 20, 0);

@@ -228,7 +228,8 @@ TEST(AttendTest, ManyRowsWhoseScoresGrowAreLikeTheScalarOracle) {
   }
 }
 
-// Codes in rows, which the prefill kernel expands, and raw elements, of which it gets tiles.
+// The context begins with pages of codes in rows, which the prefill kernel expands, and ends with
+// pages of raw elements, which are expanded to tiles before.
 AttendCase RowsOverMixedPages(uint32_t rows, uint32_t pages_of_codes, uint32_t pages_of_raw) {
   std::vector<kernels::BlockShape> blocks(pages_of_codes,
                                           {.tokens = 64, .page_tokens = 64, .format = 0});
@@ -252,9 +253,10 @@ TEST(AttendTest, ManyRowsOverSequencesThatAreSetAgainAreLikeTheScalarOracle) {
   SKIP_WITHOUT_GPU();
   const PreparedCase few = Prepare(RowsOverMixedPages(70, 2, 0));
   const PreparedCase many = Prepare(RowsOverMixedPages(70, 20, 9));
-  const PreparedCase none = Prepare(RowsOf(70, {{.tokens = 90, .page_tokens = 96, .format = 0}}));
+  const PreparedCase no_tiles =
+      Prepare(RowsOf(70, {{.tokens = 90, .page_tokens = 96, .format = 0}}));
   GpuAttention attention(few.shape);
-  for (const PreparedCase* it : {&few, &many, &none, &few}) {
+  for (const PreparedCase* it : {&few, &many, &no_tiles, &few}) {
     attention.Set(*it);
     EXPECT_LE(RelativeRms(attention.Attend(*it), it->want), 5e-4) << ToString(it->shape);
   }
@@ -263,7 +265,7 @@ TEST(AttendTest, ManyRowsOverSequencesThatAreSetAgainAreLikeTheScalarOracle) {
 TEST(AttendTest, ACallBeyondF16LeavesTheNextOneToTensorCores) {
   SKIP_WITHOUT_GPU();
   AttendCase it = RowsOverMixedPages(70, 2, 1);
-  it.formats[0] = it.formats[1];  // bf16 reaches further
+  it.formats[0] = it.formats[1];  // bf16 holds the large elements
   const PreparedCase usual = Prepare(it);
   it.layer.element_scale = 1e6f;
   const PreparedCase large = Prepare(it);
@@ -278,7 +280,8 @@ TEST(AttendTest, ACallBeyondF16LeavesTheNextOneToTensorCores) {
 
 TEST(AttendTest, AGraphOfManyRowsGivesTheBitsOfTheCallAtEachLaunch) {
   SKIP_WITHOUT_GPU();
-  for (const float element_scale : {1.0f, 1e6f}) {  // by tensor cores, by the exact kernel
+  for (const float element_scale :
+       {1.0f, 1e6f}) {  // tensor cores compute the first, the exact kernel the second
     AttendCase it = RowsOverMixedPages(70, 4, 3);
     it.layer.element_scale = element_scale;
     it.formats[0] = it.formats[1];

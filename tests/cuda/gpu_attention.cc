@@ -109,7 +109,7 @@ void GpuAttention::Set(const PreparedCase& it) {
   Set(it, pages_.back()->at(0), std::move(pages));
 }
 
-// The queries of a case and the place of its results.
+// Heads holds the queries of a case, and the memory for its results, on the GPU.
 struct GpuAttention::Heads {
   explicit Heads(const PreparedCase& it)
       : queries(QueryBytes(it)),

@@ -33,9 +33,9 @@ class GpuAttention {
   void Set(const PreparedCase& it, const std::byte* memory, CasePages pages);
   // Copies the pages to device memory that lasts as long as this, then sets them.
   void Set(const PreparedCase& it);
-  // The results of the sequences that were set last.
+  // Returns the results of the sequences that were set last.
   std::vector<float> Attend(const PreparedCase& it);
-  // The same by a graph: the results of its first and its second launch.
+  // Captures the call in a CUDA graph. Returns the results of its first and its second launch.
   std::vector<std::vector<float>> AttendInGraph(const PreparedCase& it);
 
  private:
@@ -47,11 +47,11 @@ class GpuAttention {
   cudaStream_t stream_ = nullptr;
 };
 
-// The GPU's result, computed twice: the same bits are expected. `meanwhile` is called between the
-// setting of the sequences and the attention.
+// Returns the GPU's result, which it computes twice and expects to have the same bits. Calls
+// `meanwhile` after the sequences are set and before the attention.
 std::vector<float> AttendOnGpu(
     const PreparedCase& it, const std::function<void()>& meanwhile = [] {});
-// The same with the pages in an arena that is pinned.
+// Does the same with the pages in an arena that is pinned.
 std::vector<float> AttendOnArena(const PreparedCase& it);
 
 }  // namespace prefixd::cuda

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every header compiles alone, and every source that the build compiles together with others.
 Usage: headers.py BUILD_DIR (for the generated headers, and to know what is compiled how); CXX and PREFIXD_JOBS count.
-A source shows it of the header of its name, if it includes it first: compiled here, or in the build without a precompiled header.
+A source that includes the header of its name first proves that this header compiles alone, here or in the build (but not with
+a precompiled header).
 PREFIXD_LINT=changed: only the files that differ from the last commit; recent: those too that the last 60 commits touched;
 headers: every header and no source, in a third of the time."""
 import concurrent.futures
@@ -46,7 +47,7 @@ def compile_header(compiler, root, generated, path):
 
 
 def alone(command, source):
-    """The command that compiles a batch, for one of its sources, without the precompiled header."""
+    """Turns the command that compiles a batch into one for a source of it, without the precompiled header."""
     words = iter(shlex.split(command))
     kept = []
     for word in words:
