@@ -138,6 +138,8 @@ cudaError_t QueuePrefill(const AttendArguments& arguments, cudaStream_t stream);
 
 // --- fast kernels (attend_fast_*.cu): tensor cores on codes as they are stored ---
 
+inline constexpr uint32_t kMostWarps = 8;  // of a processor, and of a thread block
+
 // Floats of shared memory for the sums of a thread block's warps: up to four columns each warp has
 // a buffer of four, else two warps share one of eight. It is also where weights of parts are
 // merged.

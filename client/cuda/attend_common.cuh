@@ -93,57 +93,67 @@ __device__ __forceinline__ float2 WithSink(const AttendArguments& a, const Segme
   return {largest, weight.y * Exp2(weight.x - largest) + Exp2(sink - largest)};
 }
 
+// Elements of a row of results: kDim where the kernel is for one size, 0 where it is for all.
+template <uint32_t kDim>
+__device__ __forceinline__ uint32_t ValueDim(const AttendArguments& a) {
+  return kDim != 0 ? kDim : a.value_dim;
+}
+
 // The last block of a segment merges all parts, in their order: weights of kMergeParts parts at a
-// time come to shared memory, then each thread takes four channels of a column. Memory is asked for
-// as much as possible at once: the whole call waits for this.
+// time come to shared memory, then each thread takes four channels of a column. The whole call
+// waits for this, and its code is cold: memory is asked for at once, and loops stay loops.
+template <uint32_t kDim>
 __device__ __forceinline__ void MergeParts(const AttendArguments& a, const Segment& segment,
                                            uint32_t columns, float2* weights) {
-  constexpr uint32_t kAtOnce = 12;
-  const uint32_t quads = a.value_dim / 4;
-  const uint32_t rounds = (columns * quads + blockDim.x - 1) / blockDim.x;
-  const size_t stride = size_t{kColumns} * a.value_dim;
-  for (uint32_t round = 0; round < rounds; ++round) {
-    const uint32_t e = threadIdx.x + round * blockDim.x;
+  constexpr uint32_t kAtOnce = 16;
+  static_assert(kMergeParts % kAtOnce == 0);
+  const uint32_t quads = ValueDim<kDim>(a) / 4;
+  const uint32_t stride = kColumns * ValueDim<kDim>(a);  // of parts
+#pragma unroll 1
+  for (uint32_t begin = 0; begin < columns * quads; begin += blockDim.x) {
+    const uint32_t e = begin + threadIdx.x;
     const bool mine = e < columns * quads;
     const uint32_t column = mine ? e / quads : 0, channel = mine ? e % quads * 4 : 0;
-    const float* sums =
-        a.part_sums + (size_t{segment.part} * kColumns + column) * a.value_dim + channel;
+    const float* sums = a.part_sums + size_t{segment.part} * stride + column * 4 * quads + channel;
     float largest = kNoScore, total = 0;
     float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 1
     for (uint32_t first = 0; first < segment.parts; first += kMergeParts) {
       const uint32_t count = min(kMergeParts, segment.parts - first);
-      float4 value[kAtOnce];
+      float4 values[kAtOnce];
+      const auto ask = [&](uint32_t from) {
+        const float* at = sums + size_t{first + from} * stride;
 #pragma unroll
-      for (uint32_t j = 0; j < kAtOnce; ++j) {
-        value[j] =
-            __ldcg(reinterpret_cast<const float4*>(sums + (first + min(j, count - 1)) * stride));
-      }
+        for (uint32_t j = 0; j < kAtOnce; ++j) {
+          values[j] = mine && from + j < count
+                          ? __ldcg(reinterpret_cast<const float4*>(at + j * stride))
+                          : make_float4(0, 0, 0, 0);
+        }
+      };
+      ask(0);
       const float2* from = a.part_weights + size_t{segment.part + first} * kColumns;
-#pragma unroll 4
-      for (uint32_t i = threadIdx.x; i < count * kColumns; i += blockDim.x) {
-        weights[i] = __ldcg(from + i);
+      const uint32_t filled = (count + kAtOnce - 1) / kAtOnce * kAtOnce;  // up with no weight
+#pragma unroll 1
+      for (uint32_t i = threadIdx.x; i < filled * kColumns; i += blockDim.x) {
+        weights[i] = i < count * kColumns ? __ldcg(from + i) : make_float2(kNoScore, 0);
       }
       __syncthreads();
       float next = largest;
-      for (uint32_t k = 0; k < count; ++k) next = fmaxf(next, weights[k * kColumns + column].x);
+#pragma unroll 4
+      for (uint32_t k = 0; k < filled; ++k) next = fmaxf(next, weights[k * kColumns + column].x);
       const float kept = Exp2(largest - next);
       total *= kept;
       sum = Scaled(sum, kept);
       largest = next;
+#pragma unroll 1
       for (uint32_t k = 0; k < count; k += kAtOnce) {
+        if (k > 0) ask(k);
 #pragma unroll
         for (uint32_t j = 0; j < kAtOnce; ++j) {
-          if (k + j >= count) break;
           const float2 weight = weights[(k + j) * kColumns + column];
           const float factor = Exp2(weight.x - largest);
           total = fmaf(factor, weight.y, total);
-          sum = Added(sum, factor, value[j]);
-        }
-        if (k + kAtOnce >= count) break;
-#pragma unroll
-        for (uint32_t j = 0; j < kAtOnce; ++j) {
-          const uint32_t part = first + min(k + kAtOnce + j, count - 1);
-          value[j] = __ldcg(reinterpret_cast<const float4*>(sums + part * stride));
+          sum = Added(sum, factor, values[j]);
         }
       }
       __syncthreads();
@@ -154,20 +164,34 @@ __device__ __forceinline__ void MergeParts(const AttendArguments& a, const Segme
   }
 }
 
+// Adds 1 and returns what was there. What this block's threads wrote before a barrier is seen by
+// the block that finds it counted, behind a barrier of its own.
+__device__ __forceinline__ uint32_t Arrive(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 // Ends an item: the block's sums are those of `buffers` arrays [column][value_dim], `stride` floats
 // apart in shared memory, and weights are [column]. Writes the result if the item is the whole
 // segment, else its part; the last block to arrive merges. Called by all threads; begins with a
 // barrier and ends with one. The sums have room for kMergeFloats, 16-byte aligned. flag: a word of
 // shared memory.
+template <uint32_t kDim>
 __device__ __forceinline__ void FinishItem(const AttendArguments& a, const WorkItem& item,
                                            const Segment& segment, float* sums, uint32_t buffers,
                                            uint32_t stride, const float2* weights, uint32_t* flag) {
   __syncthreads();
   const uint32_t columns = ColumnsOf(a, segment);
-  const uint32_t quads = a.value_dim / 4;
+  const uint32_t quads = ValueDim<kDim>(a) / 4;
   const bool whole = segment.parts == 1;
+#pragma unroll 1
   for (uint32_t e = threadIdx.x; e < columns * quads; e += blockDim.x) {
     float4 sum = *reinterpret_cast<const float4*>(sums + 4 * e);
+#pragma unroll 4
     for (uint32_t b = 1; b < buffers; ++b) {
       sum = Added(sum, 1, *reinterpret_cast<const float4*>(sums + b * stride + 4 * e));
     }
@@ -177,7 +201,7 @@ __device__ __forceinline__ void FinishItem(const AttendArguments& a, const WorkI
       PutResult(a, segment, column, e % quads * 4,
                 Scaled(sum, Exp2(weights[column].x - all.x) / all.y));
     } else {
-      *reinterpret_cast<float4*>(a.part_sums + size_t{item.part} * kColumns * a.value_dim + 4 * e) =
+      *reinterpret_cast<float4*>(a.part_sums + size_t{item.part} * kColumns * 4 * quads + 4 * e) =
           sum;
     }
   }
@@ -190,14 +214,11 @@ __device__ __forceinline__ void FinishItem(const AttendArguments& a, const WorkI
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
-    const uint32_t before = atomicAdd(a.arrived + item.segment, 1u);
-    __threadfence();
-    *flag = before + 1 == segment.parts ? 1 : 0;
+    *flag = Arrive(a.arrived + item.segment) + 1 == segment.parts ? 1 : 0;
     if (*flag != 0) a.arrived[item.segment] = 0;
   }
   __syncthreads();
-  if (*flag != 0) MergeParts(a, segment, columns, reinterpret_cast<float2*>(sums));
+  if (*flag != 0) MergeParts<kDim>(a, segment, columns, reinterpret_cast<float2*>(sums));
   __syncthreads();
 }
 

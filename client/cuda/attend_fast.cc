@@ -28,13 +28,13 @@ const FastEntry* EntryOf(const PairGeometry& pair) {
   return nullptr;
 }
 
-constexpr uint32_t kMostWarps = 8;  // of a processor
 constexpr uint32_t kMostStages = 8;
 constexpr uint32_t kBlockReserve = 1024;  // shared memory that CUDA keeps for each thread block
 
 // What a thread block needs beside its stages.
 uint32_t FixedBytes(uint32_t warps, uint32_t stages, uint32_t columns, uint32_t dim) {
-  return SumFloats(warps, columns, dim) * 4 + (warps + 1) * kColumns * 8 + warps * stages * 8 + 16;
+  return SumFloats(warps, columns, dim) * 4 + (kMostWarps + 1) * kColumns * 8 + warps * stages * 8 +
+         16;
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (uint32_t c = 0; c < kColumns; ++c) s.tile[c * a.value_dim + channel] = sums[k][c];
     }
-    FinishItem(a, item, segment, s.tile, 1, 0, s.total, &s.flag);
+    FinishItem<0>(a, item, segment, s.tile, 1, 0, s.total, &s.flag);
   }
 }
 

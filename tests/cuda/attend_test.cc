@@ -308,6 +308,20 @@ TEST(AttendTest, SequencesThatSharePagesAreLikeTheScalarOracle) {
   }
 }
 
+// One kv head of a long context: each processor has a part of it.
+TEST(AttendTest, MorePartsThanAreMergedAtATimeAreLikeTheScalarOracle) {
+  SKIP_WITHOUT_GPU();
+  AttendCase it;
+  it.layer = {.kv_heads = 1, .key_dim = 128, .value_dim = 128};
+  it.formats = {{quant::MlxAffineFormat(8, 64, quant::Dtype::kF16),
+                 quant::MlxAffineFormat(4, 64, quant::Dtype::kF16)}};
+  it.group = 4;
+  it.sequences.emplace_back(1500, kernels::BlockShape{.tokens = 16, .page_tokens = 16});
+  it.first_positions = {1500 * 16 - 1};
+  const PreparedCase ready = Prepare(it);
+  EXPECT_LE(RelativeRms(AttendOnGpu(ready), ready.want), BoundOf(it));
+}
+
 // A kernel's limit of shared memory belongs to all attentions that launch it.
 TEST(AttendTest, AnAttentionMadeBetweenSettingAndAttendingChangesNothing) {
   SKIP_WITHOUT_GPU();

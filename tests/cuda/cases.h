@@ -71,10 +71,12 @@ class DeviceBytes {
   explicit DeviceBytes(size_t bytes) : bytes_(bytes) {
     EXPECT_EQ(cudaMalloc(&memory_, bytes + 256), cudaSuccess);
     EXPECT_EQ(cudaMemset(memory_, 0xA5, bytes + 256), cudaSuccess);
+    Arrive();
   }
   template <typename T>
   explicit DeviceBytes(const std::vector<T>& from) : DeviceBytes(from.size() * sizeof(T)) {
     EXPECT_EQ(cudaMemcpy(memory_, from.data(), bytes_, cudaMemcpyHostToDevice), cudaSuccess);
+    Arrive();
   }
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
@@ -91,6 +93,9 @@ class DeviceBytes {
   }
 
  private:
+  // Streams that do not wait for the default one may use the memory next.
+  static void Arrive() { EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess); }
+
   size_t bytes_;
   void* memory_ = nullptr;
 };
