@@ -84,6 +84,8 @@ class Worker {
                                                 const std::string& token_file = "") {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                     20);  // tests start daemons all the time
     arguments.SetMaxReceiveMessageSize(-1);
     const auto bearer = std::make_shared<wire::Bearer>(token_file);
     if (!token_file.empty() && !bearer->Reload().ok()) ADD_FAILURE() << token_file;
