@@ -79,6 +79,9 @@ struct AttendArguments {
   bool latent = false;  // values are the keys' first value_dim elements
   float scale = 0;
   float soft_cap = 0;
+  // A fast kernel may start before the one before it on the stream has ended, and waits for it only
+  // before it reads queries.
+  bool early = false;
   uint32_t window = 0, sink_tokens = 0;
   // Of the prefill kernel: tiles of f16 of pages that it does not expand itself, [tile][kv head][K,
   // V], and which pages have some, each once.
@@ -163,9 +166,8 @@ FastLaunch PlanFast(const PairGeometry& pair, uint32_t page_tokens, uint32_t col
                     SharedMemory memory, uint32_t blocks_each);
 // Allows the kernel this much shared memory on the current device; before the first QueueFast().
 cudaError_t PrepareFast(const PairGeometry& pair, uint32_t shared_bytes);
-// format: that of the pages. early: the kernel may start before the one before it on the stream has
-// ended, and waits for it only before it reads queries.
+// format: that of the pages.
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
-                      bool early, cudaStream_t stream);
+                      cudaStream_t stream);
 
 }  // namespace prefixd::cuda

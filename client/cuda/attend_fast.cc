@@ -78,8 +78,8 @@ cudaError_t PrepareFast(const PairGeometry& pair, uint32_t shared_bytes) {
 }
 
 cudaError_t QueueFast(const AttendArguments& arguments, uint32_t format, const FastLaunch& launch,
-                      bool early, cudaStream_t stream) {
-  return EntryOf(arguments.formats[format])->queue(arguments, launch, early, stream);
+                      cudaStream_t stream) {
+  return EntryOf(arguments.formats[format])->queue(arguments, launch, stream);
 }
 
 }  // namespace prefixd::cuda

@@ -244,21 +244,25 @@ __global__ void __launch_bounds__(256, 1)
       ++in_flight;
     }
   };
-  pump();
-  // Pages and the work list do not depend on kernels before; queries, parts and results do.
+  // Pages and the work list do not depend on kernels before; queries, parts and results do. Queries
+  // that are there are asked for before pages: behind those they would wait.
   uint32_t i = a.work.firsts[blockIdx.x];
   WorkItem item;
   Segment segment;
+  QueryWords<F> words;
   if (i < last_item) {
     item = a.work.items[i];
     segment = a.segments[item.segment];
+    if (!a.early) words.Ask(a, segment, lane);
   }
+  pump();
   WaitForPrevious();
+  if (a.early && i < last_item) words.Ask(a, segment, lane);
 
   uint32_t take = 0, phases = 0;
   while (i < last_item) {
     Queries<F> q;
-    ReadQueries<F>(a, segment, lane, q);
+    MakeQueries(a, segment, lane, words, q);
     Sums<F> sums;
     sums.Clear();
     DevicePage next;
@@ -294,6 +298,7 @@ __global__ void __launch_bounds__(256, 1)
     if (++i < last_item) {
       item = a.work.items[i];
       segment = a.segments[item.segment];
+      words.Ask(a, segment, lane);
     }
   }
 }

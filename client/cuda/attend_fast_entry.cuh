@@ -12,7 +12,7 @@ cudaError_t PrepareEntry(uint32_t shared_bytes) {
 }
 
 template <typename F>
-cudaError_t QueueEntry(const AttendArguments& arguments, const FastLaunch& launch, bool early,
+cudaError_t QueueEntry(const AttendArguments& arguments, const FastLaunch& launch,
                        cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -23,7 +23,7 @@ cudaError_t QueueEntry(const AttendArguments& arguments, const FastLaunch& launc
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
+  config.numAttrs = arguments.early ? 1 : 0;
   return cudaLaunchKernelEx(&config, FastKernel<F>, arguments, launch.stages, launch.stage_bytes);
 }
 

@@ -16,7 +16,7 @@ struct FastEntry {
   uint8_t dtype = 0, layout = 0;
   uint16_t group = 0;
   cudaError_t (*prepare)(uint32_t shared_bytes) = nullptr;
-  cudaError_t (*queue)(const AttendArguments& arguments, const FastLaunch& launch, bool early,
+  cudaError_t (*queue)(const AttendArguments& arguments, const FastLaunch& launch,
                        cudaStream_t stream) = nullptr;
 };
 

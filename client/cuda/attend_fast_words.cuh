@@ -199,34 +199,44 @@ __device__ __forceinline__ constexpr uint32_t QuadElement(uint32_t step, uint32_
   return 4 * (step / 4 * 4 + step % 4 / 2 * 2 + half) + 2 * (step % 2) + b;
 }
 
-// Reads the lane's quads of a row. All of them are asked for before one is looked at.
+// The lane's quads of its column's row, as they lie in memory.
 template <typename F>
-__device__ __forceinline__ void ReadQuads(uint8_t dtype, const uint8_t* from, uint32_t i,
-                                          float (&x)[4 * F::kSteps]) {
-  if (dtype == kF32) {
+struct QueryWords {
+  uint32_t word[4 * F::kSteps];  // the first half of them if elements have 16 bits
+
+  // Asks for them: what arrives later is not waited for here.
+  __device__ __forceinline__ void Ask(const AttendArguments& a, const Segment& segment, Lane lane) {
+    const uint8_t* from =
+        HeadAt(a, a.queries, segment, lane.g < ColumnsOf(a, segment) ? lane.g : 0);
+    if (a.queries.dtype == kF32) {
 #pragma unroll
-    for (uint32_t j = 0; j < F::kSteps; ++j) {
-      const float4 quad = *reinterpret_cast<const float4*>(from + 4 * QuadChannel<F>(j, i));
-      x[4 * j] = quad.x, x[4 * j + 1] = quad.y, x[4 * j + 2] = quad.z, x[4 * j + 3] = quad.w;
-    }
-    return;
-  }
-  uint2 words[F::kSteps];
+      for (uint32_t j = 0; j < F::kSteps; ++j) {
+        const uint4 quad = *reinterpret_cast<const uint4*>(from + 4 * QuadChannel<F>(j, lane.i));
+        word[4 * j] = quad.x, word[4 * j + 1] = quad.y;
+        word[4 * j + 2] = quad.z, word[4 * j + 3] = quad.w;
+      }
+    } else {
 #pragma unroll
-  for (uint32_t j = 0; j < F::kSteps; ++j) {
-    words[j] = *reinterpret_cast<const uint2*>(from + 2 * QuadChannel<F>(j, i));
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < F::kSteps; ++j) {
-#pragma unroll
-    for (uint32_t k = 0; k < 2; ++k) {
-      const uint32_t word = k == 0 ? words[j].x : words[j].y;
-      const float2 halves = __half22float2(*reinterpret_cast<const __half2*>(&word));
-      x[4 * j + 2 * k] = dtype == kBf16 ? __uint_as_float(word << 16) : halves.x;
-      x[4 * j + 2 * k + 1] = dtype == kBf16 ? __uint_as_float(word & 0xFFFF0000u) : halves.y;
+      for (uint32_t j = 0; j < F::kSteps; ++j) {
+        const uint2 quad = *reinterpret_cast<const uint2*>(from + 2 * QuadChannel<F>(j, lane.i));
+        word[2 * j] = quad.x, word[2 * j + 1] = quad.y;
+      }
     }
   }
-}
+  __device__ __forceinline__ void Widen(uint32_t dtype, float (&x)[4 * F::kSteps]) const {
+    if (dtype == kF32) {
+#pragma unroll
+      for (uint32_t k = 0; k < 4 * F::kSteps; ++k) x[k] = __uint_as_float(word[k]);
+      return;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 2 * F::kSteps; ++k) {
+      const float2 halves = __half22float2(*reinterpret_cast<const __half2*>(&word[k]));
+      x[2 * k] = dtype == kBf16 ? __uint_as_float(word[k] << 16) : halves.x;
+      x[2 * k + 1] = dtype == kBf16 ? __uint_as_float(word[k] & 0xFFFF0000u) : halves.y;
+    }
+  }
+};
 
 template <typename F>
 struct Queries {
@@ -236,14 +246,11 @@ struct Queries {
 };
 
 template <typename F>
-__device__ __forceinline__ void ReadQueries(const AttendArguments& a, const Segment& segment,
-                                            Lane lane, Queries<F>& q) {
+__device__ __forceinline__ void MakeQueries(const AttendArguments& a, const Segment& segment,
+                                            Lane lane, const QueryWords<F>& words, Queries<F>& q) {
   const bool exists = lane.g < ColumnsOf(a, segment);
-  const uint8_t* from = HeadAt(a, a.queries, segment, exists ? lane.g : 0);
-  const auto dtype = static_cast<uint8_t>(a.queries.dtype);
-  float x[4 * F::kSteps];
-  ReadQuads<F>(dtype, from, lane.i, x);
-  float largest = 0;
+  float x[4 * F::kSteps], largest = 0;
+  words.Widen(a.queries.dtype, x);
 #pragma unroll
   for (uint32_t k = 0; k < 4 * F::kSteps; ++k) {
     if (!exists) x[k] = 0;

@@ -349,13 +349,13 @@ absl::Status Attention::QueueKernels(const AttendArguments& given, cudaStream_t 
   // parts.
   const size_t kernels = static_cast<size_t>(std::count_if(
       shares_.begin(), shares_.end(), [](const WorkShare& share) { return share.blocks > 0; }));
-  const bool early = options_.early != 0 && kernels == 1 && context_->facts().major >= 9;
+  arguments.early = options_.early != 0 && kernels == 1 && context_->facts().major >= 9;
   for (size_t kernel = 0; kernel < shares_.size(); ++kernel) {
     if (shares_[kernel].blocks == 0) continue;
     arguments.work = shares_[kernel];
     const cudaError_t error = kernel == 0 ? QueueGeneric(arguments, stream)
                                           : QueueFast(arguments, fast_formats_[kernel - 1],
-                                                      launches_[kernel - 1], early, stream);
+                                                      launches_[kernel - 1], stream);
     PREFIXD_RETURN_IF_ERROR(FromCuda(error, "attend"));
   }
   return absl::OkStatus();
