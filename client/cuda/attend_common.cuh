@@ -101,7 +101,8 @@ __device__ __forceinline__ uint32_t ValueDim(const AttendArguments& a) {
 
 // The last block of a segment merges all parts, in their order: weights of kMergeParts parts at a
 // time come to shared memory, then each thread takes four channels of a column. The whole call
-// waits for this, and its code is cold: memory is asked for at once, and loops stay loops.
+// waits for this, and no cache of instructions has its code: it asks for memory at once and keeps
+// loops short.
 template <uint32_t kDim>
 __device__ __forceinline__ void MergeParts(const AttendArguments& a, const Segment& segment,
                                            uint32_t columns, float2* weights) {
@@ -132,7 +133,7 @@ __device__ __forceinline__ void MergeParts(const AttendArguments& a, const Segme
       };
       ask(0);
       const float2* from = a.part_weights + size_t{segment.part + first} * kColumns;
-      const uint32_t filled = (count + kAtOnce - 1) / kAtOnce * kAtOnce;  // up with no weight
+      const uint32_t filled = (count + kAtOnce - 1) / kAtOnce * kAtOnce;  // the last have no weight
 #pragma unroll 1
       for (uint32_t i = threadIdx.x; i < filled * kColumns; i += blockDim.x) {
         weights[i] = i < count * kColumns ? __ldcg(from + i) : make_float2(kNoScore, 0);

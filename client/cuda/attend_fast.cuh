@@ -244,8 +244,8 @@ __global__ void __launch_bounds__(256, 1)
       ++in_flight;
     }
   };
-  // Pages and the work list do not depend on kernels before; queries, parts and results do. Queries
-  // that are there are asked for before pages: behind those they would wait.
+  // Pages and the work list do not depend on kernels before; queries, parts and results do. A call
+  // that waits for no kernel asks for its queries first: else they would arrive after the pages.
   uint32_t i = a.work.firsts[blockIdx.x];
   WorkItem item;
   Segment segment;
